@@ -1,0 +1,249 @@
+"""The recipe: everything that decides the data, as frozen typed objects and as a TOML file.
+
+Two runs with equal recipes and equal data see equal global batches. What does not decide the data (ranks, workers,
+microbatch size, prefetch, memory limit) is an argument of `Loader` instead.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from zephon_vl.errors import RecipeError
+
+Schema = Literal["text", "caption", "interleaved", "chat"]
+Order = Literal["global", "blocks", "none"]
+WeightBy = Literal["tokens", "samples"]
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the recipe: unknown keys are errors."""
+
+
+class TokenizerConfig(_Section):
+    """Where the vocabulary lies and how documents end."""
+
+    path: str
+    """A directory or file that `transformers` or `tokenizers` loads. Relative to the recipe."""
+    add_bos: bool | None = None
+    """Put the tokenizer's bos token before each document that is not a chat. None: as the tokenizer itself does."""
+    add_eos: bool = True
+    """Put the tokenizer's eos token after each document that is not a chat (a chat ends as its template says)."""
+    chat_template: str | None = None
+    """A Jinja file that replaces the tokenizer's own chat template. Relative to the recipe."""
+
+
+class VisionConfig(_Section):
+    """Image rules: a preset and what to change in it. None leaves the preset's value."""
+
+    preset: str
+    min_pixels: int | None = None
+    """Images are enlarged to at least this many pixels."""
+    max_pixels: int | None = None
+    """Images are reduced to at most this many pixels."""
+    max_source_pixels: int = 178_956_970
+    """Images with more pixels in the file are bad samples; checked in the header, before decoding. The default is
+    where Pillow raises `DecompressionBombError`."""
+    image_token: str | None = None
+    video_token: str | None = None
+    vision_start_token: str | None = None
+    vision_end_token: str | None = None
+
+
+class PackingConfig(_Section):
+    """How documents become sequences."""
+
+    algorithm: Literal["best_fit", "first_fit", "concat"] = "best_fit"
+    open_sequences: int = 8
+    """Open sequences per lane that a document may be placed in. `concat` has one."""
+    overlong: Literal["truncate", "split", "drop"] = "truncate"
+    """What happens to a document longer than a sequence; never inside an image's tokens."""
+
+
+class SourceConfig(_Section):
+    """One dataset."""
+
+    name: str
+    path: str | tuple[str, ...]
+    """Shards: a path, brace or glob pattern, or several. Relative to the recipe. The suffix tells the format."""
+    schema: Schema
+    weight: float = 1.0
+    """Share of the training tokens (or samples, see `Recipe.weight_by`), relative to the other sources."""
+    order: Order = "global"
+    """`global`: one permutation of all samples; `blocks`: blocks that are cheap to read in sequence are permuted, and
+    samples within a window of blocks; `none`: as stored."""
+    block_window: int = 8
+    """Blocks over which `order = "blocks"` permutes samples."""
+    fields: dict[str, str] = {}
+    """Where the schema finds its parts in a record, where that differs from the default, e.g. `text = "body"`."""
+    image_root: str | None = None
+    """Directory of images named by relative paths. Relative to the recipe; default: the shard's own directory."""
+    operators: tuple[dict[str, Any], ...] = ()
+    """A user's operators for this source, e.g. `{ use = "filter", function = "my_ops.py:keep" }`."""
+
+
+class Recipe(_Section):
+    """Everything that decides the data.
+
+    Raises:
+        RecipeError: from `validate` (called by `load_recipe` and `Loader`), naming field, values and remedy.
+    """
+
+    lanes: int
+    """Logical data streams, fixed for the run: the largest number of ranks that it can use."""
+    global_batch_size: int
+    """Packed sequences per optimizer step; a multiple of `lanes`."""
+    seq_len: int
+    """Tokens per sequence."""
+    tokenizer: TokenizerConfig
+    sources: tuple[SourceConfig, ...]
+    seed: int = 0
+    vision: VisionConfig | None = None
+    """None for text only."""
+    packing: PackingConfig = PackingConfig()
+    weight_by: WeightBy = "tokens"
+    repeat: bool = True
+    """False: the run ends when every source has been used exactly once (validation)."""
+    max_bad_share: float = 0.05
+    """The run stops when more than this share of a source's samples is bad (looked at from 100 samples on)."""
+    operators: tuple[dict[str, Any], ...] = ()
+    """A user's operators for every source; they come after those of the source."""
+    pipeline: str | None = None
+    """`module:object` of the pipeline. None: vision-language with `[vision]`, else text."""
+    base_dir: str = "."
+    """Directory that relative paths start from: the recipe file's own. Not part of what decides the data."""
+
+    def resolve(self, path: str) -> str:
+        """An absolute path or URL for a path of the recipe."""
+        if "://" in path:
+            return path
+        return str((Path(self.base_dir) / path).absolute())
+
+    def validate(self) -> None:
+        """Check what types alone cannot. Raises `RecipeError`."""
+        for name, value in (("lanes", self.lanes), ("seq_len", self.seq_len)):
+            _require(value >= 1, name, value, "at least 1")
+        _require(-(2**63) <= self.seed < 2**63, "seed", self.seed, "a 64-bit integer")
+        _require(
+            self.global_batch_size >= 1 and self.global_batch_size % self.lanes == 0,
+            "global_batch_size",
+            self.global_batch_size,
+            f"a multiple of lanes ({self.lanes}), since every lane gives the same number of sequences to each step; "
+            f"the nearest are {_nearest_multiples(self.global_batch_size, self.lanes)}",
+        )
+        _require(0 <= self.max_bad_share <= 1, "max_bad_share", self.max_bad_share, "between 0 and 1")
+        _require(self.packing.open_sequences >= 1, "packing.open_sequences", self.packing.open_sequences, "at least 1")
+        _require(len(self.sources) > 0, "sources", "none", "at least one [[sources]] table")
+        self._validate_sources()
+        if self.vision is not None:
+            self._validate_vision(self.vision)
+
+    def _validate_sources(self) -> None:
+        seen: set[str] = set()
+        for i, source in enumerate(self.sources):
+            at = f"sources[{i}]"
+            _require(source.name not in seen and source.name != "", f"{at}.name", source.name, "unique and not empty")
+            seen.add(source.name)
+            _require(0 <= source.weight < float("inf"), f"{at}.weight", source.weight, "a finite number of at least 0")
+            _require(source.block_window >= 1, f"{at}.block_window", source.block_window, "at least 1")
+            _require(len(source.path) > 0, f"{at}.path", source.path, "a path or pattern")
+            if self.vision is None:
+                _require(
+                    source.schema in ("text", "chat"),
+                    f"{at}.schema",
+                    source.schema,
+                    '"text" or "chat" in a recipe without [vision]; add [vision] with a preset to load images',
+                )
+            for j, operator in enumerate(source.operators):
+                _require("use" in operator, f"{at}.operators[{j}]", operator, 'a table with the key "use"')
+        _require(any(s.weight > 0 for s in self.sources), "sources", "all weights 0", "at least one weight above 0")
+        for j, operator in enumerate(self.operators):
+            _require("use" in operator, f"operators[{j}]", operator, 'a table with the key "use"')
+
+    def _validate_vision(self, vision: VisionConfig) -> None:
+        from zephon_vl.presets import resolve_vision
+
+        image = resolve_vision(vision)
+        least = image.min_tokens + 2
+        _require(
+            self.seq_len >= least,
+            "seq_len",
+            self.seq_len,
+            f"at least {least}: the smallest image of preset {vision.preset!r} and its two delimiters",
+        )
+        most = image.max_tokens + 2
+        _require(
+            self.seq_len >= most,
+            "vision.max_pixels",
+            image.max_pixels,
+            f"such that one image fits in a sequence: an image may take {most} tokens with its delimiters, and "
+            f"seq_len is {self.seq_len}. Raise seq_len or lower vision.max_pixels to at most "
+            f"{(self.seq_len - 2) * image.pixels_per_token}",
+        )
+
+
+def load_recipe(path: str | Path) -> Recipe:
+    """Read, check and return a recipe file; relative paths in it start from its directory.
+
+    Raises:
+        RecipeError: with the path of the field and what is allowed.
+    """
+    path = Path(path)
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise RecipeError(f"cannot read the recipe {path}: {error.strerror}") from error
+    try:
+        table = tomllib.loads(text.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path} is not valid TOML: {error}") from error
+    if "base_dir" in table:
+        raise RecipeError(f"{path}: base_dir cannot be set in a recipe file; paths start from the file's directory")
+    try:
+        recipe = msgspec.convert({**table, "base_dir": str(path.parent.absolute())}, Recipe)
+        recipe.validate()
+    except msgspec.ValidationError as error:
+        raise RecipeError(f"{path}: {_explain(str(error))}") from error
+    except RecipeError as error:
+        raise RecipeError(f"{path}: {error}") from error
+    return recipe
+
+
+def _require(ok: bool, field: str, value: object, allowed: str) -> None:
+    if not ok:
+        raise RecipeError(f"{field} is {value!r}, but must be {allowed}")
+
+
+def _nearest_multiples(value: int, of: int) -> str:
+    low = value // of * of
+    return f"{low} and {low + of}" if low > 0 else str(of)
+
+
+_TABLES: dict[str, type[_Section]] = {
+    "": Recipe,
+    "tokenizer": TokenizerConfig,
+    "vision": VisionConfig,
+    "packing": PackingConfig,
+    "sources": SourceConfig,
+}
+
+
+def _explain(message: str) -> str:
+    """msgspec's message with the field's path in front, and the known keys where one is unknown."""
+    what, _, at = message.partition(" - at `")
+    where = re.sub(r"^\$\.?", "", at.rstrip("`"))
+    what = re.sub(r"^Object ", "", what)
+    what = what[0].lower() + what[1:]
+    unknown = re.search(r"unknown field `(.+?)`", what)
+    if unknown is None:
+        return f"{where or 'the recipe'}: {what}"
+    key = unknown.group(1)
+    section = _TABLES[re.sub(r"\[.*", "", where)]
+    known = [name for name in section.__struct_fields__ if name != "base_dir"]
+    home = [table or "the top of the recipe" for table, kind in _TABLES.items() if key in kind.__struct_fields__]
+    hint = f"; {key!r} belongs in {home[0]}" if home else ""
+    return f"{where + '.' if where else ''}{key}: unknown key; allowed here: {', '.join(known)}{hint}"
