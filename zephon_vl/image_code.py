@@ -1,0 +1,54 @@
+"""The image libraries of this process: what they are, for a run's identity, and how a worker sets them up."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import warnings
+
+import PIL
+from PIL import Image, features
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+def identity() -> dict[str, str]:
+    """Names and versions of everything that decides a pixel, for a checkpoint's identity."""
+    return {
+        "library": "pillow-simd" if ".post" in PIL.__version__ else "pillow",
+        "version": PIL.__version__,
+        "jpeg": _version("jpg"),
+        "jpeg_turbo": _version("libjpeg_turbo"),
+        "simplejpeg": _simplejpeg(),
+        "webp": _version("webp"),
+        "avif": _version("avif"),
+        "tiff": _version("libtiff"),
+        "resize": "bicubic",
+    }
+
+
+def prepare_worker() -> None:
+    """Set this process up for decoding; for worker processes only, since it changes Pillow's globals.
+
+    Pillow's own pixel limit is turned off, as the recipe's is checked first, and its warnings are silenced. The
+    allocator keeps freed memory: otherwise each decoded image is mapped anew, which costs a third of the time.
+    """
+    Image.MAX_IMAGE_PIXELS = None
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return  # another C library than glibc
+    mallopt(_M_TRIM_THRESHOLD, 1 << 30)
+    mallopt(_M_MMAP_THRESHOLD, 1 << 25)
+
+
+def _version(feature: str) -> str:
+    return features.version(feature) or "none"
+
+
+def _simplejpeg() -> str:
+    try:
+        return importlib.metadata.version("simplejpeg")
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
