@@ -164,15 +164,17 @@ class Context:
     source_index: int
     epoch: int
     index: int
+    ordinal: int = -1
+    """Of the image being rendered; -1 at measure."""
     _rng: np.random.Generator | None = None
 
     @property
     def rng(self) -> np.random.Generator:
-        """A generator keyed by (seed, source, epoch, sample): the same on any rank, worker and restart."""
+        """A generator keyed by (seed, source, epoch, sample, image): the same on any rank, worker and restart."""
         if self._rng is None:
             from zephon_vl.rng import sample_generator
 
-            self._rng = sample_generator(self.seed, self.source.name, self.epoch, self.index)
+            self._rng = sample_generator(self.seed, self.source.name, self.epoch, self.index, self.ordinal)
         return self._rng
 
     def image_bytes(self, part: ImagePart, limit: int | None = None) -> bytes:
@@ -200,6 +202,9 @@ class Operator:
 
     An operator is built once in each process and must not keep anything from one sample to the next.
     """
+
+    text_only: bool = False
+    """Its measure face neither reads nor changes images; it is left out when an image must be found again."""
 
     def measure(self, sample: Sample, context: Context) -> Sample | None:
         """Decide sizes. Return the sample (changed in place or new), or None to filter it out.
@@ -257,6 +262,10 @@ class ImageSlot(msgspec.Struct, array_like=True, gc=False):
     grid: tuple[int, int, int]
     ordinal: int
     where: Where
+    size: tuple[int, int]
+    """(width, height) from the header."""
+    target: tuple[int, int]
+    """(width, height) after resizing."""
     cost: int
     """Pixels to decode."""
 
@@ -286,6 +295,8 @@ class Piece:
     """The whole document; the piece is `tokens[ref.start:ref.stop]`."""
     images: list[ImageSlot]
     """The images of the whole document; those of the piece are inside `ref.start:ref.stop`."""
+    sample: tuple[int, int] = (0, 0)
+    """(epoch, index) in its source."""
     _inside: list[ImageSlot] | None = None
 
     def __len__(self) -> int:
@@ -321,12 +332,43 @@ class Packer(Protocol):
     carry: Piece | None
     """What is left of the document placed last; placed before any other one."""
 
+    def admit(self, piece: Piece) -> Piece | None:
+        """The document as it will be placed, possibly truncated; None to drop it."""
+        ...
+
     def place(self, piece: Piece) -> OpenSequence | None:
         """Place a piece, set `carry` to what is left of it, return the sequence that this closed, if any."""
         ...
 
     def flush(self) -> OpenSequence | None:
         """At the end of a run without repeats: close one more sequence, None when all are out."""
+        ...
+
+
+# --- rows: what a closed sequence becomes --------------------------------------------------------------------------
+
+
+class RowPiece(msgspec.Struct, array_like=True, gc=False):
+    """A document, or a piece of one, as it stands in a row."""
+
+    tokens: bytes
+    """int32 little-endian, `~id` where not trained on."""
+    images: list[tuple[int, tuple[int, int, int]]]
+    """(first image token, grid) inside the piece, in order."""
+
+
+class RowPlan(msgspec.Struct, array_like=True, gc=False):
+    """One row of a microbatch."""
+
+    row: int
+    pieces: list[RowPiece]
+
+
+class RowWriter(Protocol):
+    """Writes the token fields of rows; runs in workers."""
+
+    def write(self, fields: Mapping[str, NDArray], plan: RowPlan) -> int:
+        """Fill one row of every token field; return the number of labels that count."""
         ...
 
 
@@ -353,6 +395,22 @@ class Vocabulary(msgspec.Struct, frozen=True, kw_only=True):
     """Every added token: its text and id."""
 
 
+@dataclass(frozen=True)
+class Chain:
+    """The stateless faces of one source, each in its own order; operators without the face are left out."""
+
+    measure: Sequence[Operator]
+    render: Sequence[Operator]
+
+    @classmethod
+    def of(cls, measure: Sequence[Operator], render: Sequence[Operator]) -> Chain:
+        """The operators of each list that have its face."""
+        return cls(
+            [operator for operator in measure if has_face(operator, "measure")],
+            [operator for operator in render if has_face(operator, "render")],
+        )
+
+
 class Pipeline(Protocol):
     """A ready-made list of operators. Built from the recipe in each process, so that nothing is pickled."""
 
@@ -360,7 +418,10 @@ class Pipeline(Protocol):
 
     def packer(self, recipe: Recipe) -> Packer: ...
 
-    def chain(self, recipe: Recipe, source: SourceConfig, vocabulary: Vocabulary) -> list[Operator]:
-        """The operators with measure and render faces for one source, in order. Called in workers only."""
+    def chain(self, recipe: Recipe, source: SourceConfig, vocabulary: Vocabulary) -> Chain:
+        """The operators with measure and render faces for one source. Called in workers only."""
         ...
 
+    def row_writer(self, recipe: Recipe, vocabulary: Vocabulary) -> RowWriter:
+        """What writes packed rows. Called in workers only."""
+        ...

@@ -24,7 +24,7 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A table of the recipe: unknown keys are errors."""
 
 
-class TokenizerConfig(_Section):
+class TokenizerConfig(_Section, frozen=True, kw_only=True):
     """Where the vocabulary lies and how documents end."""
 
     path: str
@@ -37,7 +37,7 @@ class TokenizerConfig(_Section):
     """A Jinja file that replaces the tokenizer's own chat template. Relative to the recipe."""
 
 
-class VisionConfig(_Section):
+class VisionConfig(_Section, frozen=True, kw_only=True):
     """Image rules: a preset and what to change in it. None leaves the preset's value."""
 
     preset: str
@@ -54,7 +54,7 @@ class VisionConfig(_Section):
     vision_end_token: str | None = None
 
 
-class PackingConfig(_Section):
+class PackingConfig(_Section, frozen=True, kw_only=True):
     """How documents become sequences."""
 
     algorithm: Literal["best_fit", "first_fit", "concat"] = "best_fit"
@@ -64,7 +64,7 @@ class PackingConfig(_Section):
     """What happens to a document longer than a sequence; never inside an image's tokens."""
 
 
-class SourceConfig(_Section):
+class SourceConfig(_Section, frozen=True, kw_only=True):
     """One dataset."""
 
     name: str
@@ -86,7 +86,7 @@ class SourceConfig(_Section):
     """A user's operators for this source, e.g. `{ use = "filter", function = "my_ops.py:keep" }`."""
 
 
-class Recipe(_Section):
+class Recipe(_Section, frozen=True, kw_only=True):
     """Everything that decides the data.
 
     Raises:

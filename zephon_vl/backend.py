@@ -1,0 +1,203 @@
+"""Where microbatches come from: a coordinator process with workers, or the engine inline."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import subprocess
+from collections import deque
+from typing import Protocol
+
+from zephon_vl import errors
+from zephon_vl.channel import ChannelClosed
+from zephon_vl.coordinator import CONSUMED, NOTE, RELEASED
+from zephon_vl.engine import build_engine
+from zephon_vl.launch import start as start_process
+from zephon_vl.messages import (
+    BatchHeader,
+    Ended,
+    Health,
+    SlabOpened,
+    Start,
+    Starved,
+    Stopped,
+    message_decoder,
+)
+from zephon_vl.runner import TaskRunner
+from zephon_vl.slabs import Slab
+from zephon_vl.tasks import Task, encode
+
+_PATIENCE = 5.0
+"""Seconds that a coordinator has to end by itself once its channel is closed."""
+
+
+class CoordinatorDied(Exception):
+    """The coordinator process is gone; the loader starts another from the last microbatch delivered."""
+
+
+class Backend(Protocol):
+    """Gives headers and slabs, takes them back."""
+
+    def receive(self) -> BatchHeader | Ended | Starved:
+        """The next message; blocks. Raises `ZephonError` where the run stops, `CoordinatorDied`."""
+        ...
+
+    def slab(self, number: int) -> Slab: ...
+
+    def consumed(self, count: int) -> None:
+        """`count` microbatches were taken so far."""
+        ...
+
+    def release(self, slab: int) -> None:
+        """Nothing refers to a slab any more. Safe in any thread, also inside garbage collection."""
+        ...
+
+    @property
+    def worker_pids(self) -> list[int]: ...
+
+    @property
+    def worker_restarts(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class ProcessBackend:
+    """A coordinator process with its workers."""
+
+    def __init__(self, start: Start) -> None:
+        read, self._notes = os.pipe()
+        try:
+            self._process, self._channel = start_process("zephon_vl.coordinator", read)
+        finally:
+            os.close(read)
+        self._slabs: dict[int, Slab] = {}
+        self._health = Health([], 0)
+        self._owner = os.getpid()
+        self._channel.send(encode(start))
+        self._channel.flush(block=True)
+
+    def receive(self) -> BatchHeader | Ended | Starved:
+        while True:
+            try:
+                message = message_decoder.decode(self._channel.receive())
+            except ChannelClosed as error:
+                raise CoordinatorDied from error
+            if isinstance(message, SlabOpened):
+                self._slabs[message.number] = Slab.attach(message.number, self._channel.take_fd(), message.size)
+            elif isinstance(message, Health):
+                self._health = message
+            elif isinstance(message, Stopped):
+                raise error_of(message)
+            else:
+                return message
+
+    def slab(self, number: int) -> Slab:
+        return self._slabs[number]
+
+    def consumed(self, count: int) -> None:
+        self._note(CONSUMED, count)
+
+    def release(self, slab: int) -> None:
+        self._note(RELEASED, slab)
+
+    @property
+    def pid(self) -> int:
+        """Of the coordinator."""
+        return self._process.pid
+
+    @property
+    def worker_pids(self) -> list[int]:
+        return self._health.pids
+
+    @property
+    def worker_restarts(self) -> int:
+        return self._health.restarts
+
+    def close(self) -> None:
+        if self._notes < 0:
+            return
+        notes, self._notes = self._notes, -1
+        os.close(notes)
+        self._channel.close()
+        if os.getpid() != self._owner:  # a fork of the training process: the coordinator is not its child
+            return
+        try:
+            self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _note(self, kind: int, value: int) -> None:
+        if self._notes < 0 or os.getpid() != self._owner:
+            return
+        try:
+            os.write(self._notes, NOTE.pack(kind, value))
+        except BrokenPipeError:
+            return  # the coordinator is gone; `receive` says so
+
+
+class InlineBackend:
+    """The engine and its tasks in the calling process: `workers = 0`, for debugging. The same code, nothing parallel."""
+
+    worker_pids: list[int] = []  # noqa: RUF012 - there are none, ever
+    worker_restarts = 0
+
+    def __init__(self, start: Start) -> None:
+        self._waiting: list[tuple[int, int, Task]] = []
+        self._order = itertools.count()
+        self._ready: deque[BatchHeader] = deque()
+        self._released: deque[int] = deque()
+        self._runner = TaskRunner(start.setup)
+        self._known_slabs: set[int] = set()
+        self._limit = start.slabs
+        self._engine = build_engine(start, self, self._ready.append)
+
+    def submit(self, task: Task, priority: int) -> None:
+        """Executor of the engine."""
+        heapq.heappush(self._waiting, (priority, next(self._order), task))
+
+    def receive(self) -> BatchHeader | Ended | Starved:
+        while not self._ready:
+            while self._released:
+                self._engine.on_released(self._released.popleft())
+            self._engine.pump()
+            if self._ready:
+                break
+            if self._waiting:
+                task = heapq.heappop(self._waiting)[2]
+                self._attach(task)
+                self._engine.on_result(task, self._runner.run(task))
+            elif self._engine.ended:
+                return Ended()
+            elif self._engine.starved:
+                return Starved(self._limit)
+            else:
+                raise errors.WorkerError("the engine has nothing to do and nothing to deliver: a bug in this library")
+        return self._ready.popleft()
+
+    def slab(self, number: int) -> Slab:
+        return self._engine.slab(number)
+
+    def consumed(self, count: int) -> None:
+        self._engine.on_consumed(count)
+
+    def release(self, slab: int) -> None:
+        self._released.append(slab)
+
+    def close(self) -> None:
+        self._waiting.clear()
+
+    def _attach(self, task: Task) -> None:
+        slab = getattr(task, "slab", None)
+        if slab is not None and slab not in self._known_slabs:
+            self._known_slabs.add(slab)
+            self._runner.attach(self._engine.slab(slab))
+
+
+def error_of(message: Stopped) -> errors.ZephonError:
+    """The error that stopped a run, as its own class where this library knows it."""
+    kind = getattr(errors, message.kind, errors.WorkerError)
+    if isinstance(kind, type) and issubclass(kind, errors.ZephonError) and kind is not errors.MissingExtra:
+        return kind(message.text)
+    return errors.ZephonError(message.text)

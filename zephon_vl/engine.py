@@ -1,0 +1,346 @@
+"""The engine: from lanes to microbatches. It plans, hands out tasks, and puts results together; it does no input or
+output of its own, so the same code runs in the coordinator process and inline.
+
+The loop is `pump()`: ask for measurements that lanes will need, advance the lanes, plan the next microbatches into free
+slabs, deliver the finished ones in order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zephon_vl.contracts import SourceReader
+from zephon_vl.lane import ClosedSequence, Lane
+from zephon_vl.layout import BatchLayout
+from zephon_vl.messages import BadRecord, BatchHeader, Start
+from zephon_vl.order import SourceOrder
+from zephon_vl.plan import MicrobatchJob, MicrobatchPlanner
+from zephon_vl.policing import BadSampleLimit
+from zephon_vl.runner import load_pipeline
+from zephon_vl.slabs import Slab, SlabPool
+from zephon_vl.sources import open_source
+from zephon_vl.tasks import MeasureResult, MeasureTask, RenderResult, RenderTask, Result, Setup, Task
+from zephon_vl.topology import EMPTY, Topology
+
+_MEASURE_CHUNK = 16
+"""Samples of a measure task: enough to make a message cheap, few enough to spread a cold start over the workers."""
+_FIRST_REQUEST = 4
+"""Samples per lane and source to ask for while their lengths are unknown."""
+_MOST_AHEAD = 512
+
+
+class Executor(Protocol):
+    """What runs tasks."""
+
+    def submit(self, task: Task, priority: int) -> None: ...
+
+
+class Engine:
+    """All lanes of one rank.
+
+    Args:
+        setup: recipe, vocabulary, layout.
+        sources: opened for their sizes and names.
+        topology: which lanes, which rows.
+        prefetch: microbatches that may be planned or ready beyond the one that the consumer took last.
+        slabs: buffers.
+        executor: where tasks go; results come back through `on_result`.
+        deliver: called with finished microbatches, in order.
+        states: encoded lane states to go on from, by lane.
+        start_step: steps before it are planned, but neither rendered nor delivered.
+        done: slots of `start_step` that were delivered before, by any rank.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        sources: list[SourceReader],
+        topology: Topology,
+        *,
+        prefetch: int,
+        slabs: SlabPool,
+        executor: Executor,
+        deliver: Callable[[BatchHeader], None],
+        states: Mapping[int, bytes] | None = None,
+        start_step: int = 0,
+        done: frozenset[int] = frozenset(),
+    ) -> None:
+        recipe = setup.recipe
+        self._recipe, self._sources, self._topology = recipe, sources, topology
+        self._prefetch, self._slabs, self._executor, self._deliver = prefetch, slabs, executor, deliver
+        self._orders = [
+            SourceOrder(recipe.seed, config.name, source.blocks(), config.order, config.block_window)
+            for config, source in zip(recipe.sources, sources, strict=True)
+        ]
+        self._lanes = {lane: self._make_lane(setup, lane) for lane in topology.owned}
+        self._closed: dict[int, deque[ClosedSequence]] = {lane: deque() for lane in topology.owned}
+        self._ids = itertools.count()
+        self._measuring: dict[int, MeasureTask] = {}
+        self._jobs: dict[int, MicrobatchJob] = {}
+        self._layout = BatchLayout(setup.layout)
+        self._planner = MicrobatchPlanner(setup, self._layout)
+        self._limit = BadSampleLimit(recipe, sources)
+        self._planned = self._delivered = self._consumed = 0
+        self._ready: dict[int, BatchHeader] = {}
+        self._events: list[BadRecord] = []
+        self._filtered = 0
+        self._samples = [0] * len(sources)
+        self.ended = False
+        self._first_step = start_step
+        self._first_rows, self._rows = topology.step_rows(done), topology.step_rows()
+        for lane, state in (states or {}).items():
+            self._lanes[lane].restore(state)
+
+    # --- what the outside calls -----------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Do all that can be done now without waiting."""
+        while self._plan_next():
+            pass
+        for lane in self._upcoming_lanes():
+            self._advance(lane)
+        self._deliver_ready()
+
+    def on_result(self, task: Task, result: Result) -> None:
+        """Take the result of a task. A `Failure` is not handed here: it stops the run."""
+        if isinstance(result, MeasureResult):
+            assert isinstance(task, MeasureTask)
+            self._measuring.pop(task.id)
+            for (take, epoch, index), measured in zip(task.samples, result.results, strict=True):
+                self._lanes[take % self._recipe.lanes].supply(task.source, take, epoch, index, measured)
+        elif isinstance(result, RenderResult):
+            assert isinstance(task, RenderTask)
+            job = self._jobs.pop(task.id)
+            if self._planner.finish(job, task, result):
+                self._ready[job.index] = job.header
+
+    def on_split(self, task: Task, parts: list[Task]) -> None:
+        """A task was taken apart after it killed its worker: the parts stand in for it."""
+        for part in parts:
+            part.id = next(self._ids)
+            if isinstance(part, MeasureTask):
+                self._measuring[part.id] = part
+            else:
+                self._jobs[part.id] = self._jobs[task.id]
+        if isinstance(task, MeasureTask):
+            self._measuring.pop(task.id)
+        else:
+            self._jobs.pop(task.id).remaining += len(parts) - 1
+
+    def on_consumed(self, delivered: int) -> None:
+        """The consumer took microbatches; `delivered` counts all of them."""
+        self._consumed = delivered
+
+    def on_released(self, slab: int) -> None:
+        """No tensor refers to a slab any more."""
+        self._slabs.release(slab)
+
+    def slab(self, number: int) -> Slab:
+        return self._slabs.slabs[number]
+
+    def patches(self, slab: int) -> NDArray[np.uint8]:
+        """The pixel patches of a slab."""
+        return self._layout.fields["pixel_patches"].view(self.slab(slab).array)
+
+    def locate(self, source: int, index: int) -> tuple[str, str]:
+        """(shard, key) of a sample."""
+        return self._sources[source].locate(index)
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything planned was delivered."""
+        return self._delivered == self._planned
+
+    @property
+    def starved(self) -> bool:
+        """Everything delivered was taken, nothing is being made, and no slab is free to go on."""
+        return self._planned == self._consumed and self._slabs.in_use >= self._slabs.limit and not self.ended
+
+    # --- measuring ------------------------------------------------------------------------------------------------
+
+    def _request(self, lane: Lane, priority: int) -> None:
+        """Ask for what a lane will need: enough documents for two sequences, more while it has few open ones."""
+        again = lane.restore_requests()
+        for source, group in itertools.groupby(again, key=lambda request: request[0]):
+            self._submit_measure(source, [take for _, take in group], priority)
+        missing = 0 if lane.closed else self._recipe.packing.open_sequences
+        tokens = self._recipe.seq_len * (2 + missing)
+        for source in range(len(self._sources)):
+            expected = lane.expected_documents(source, tokens)
+            ahead = min(_MOST_AHEAD, int(expected) + 2) if expected else _FIRST_REQUEST
+            if lane.waiting(source) <= ahead // 2:
+                takes = [lane.take(source, k) for k in lane.request(source, ahead)]
+                self._submit_measure(source, takes, priority)
+
+    def _submit_measure(self, source: int, takes: list[int], priority: int) -> None:
+        if not takes:
+            return
+        epochs, indices = self._orders[source].indices(np.asarray(takes, dtype=np.int64))
+        samples = list(zip(takes, epochs.tolist(), indices.tolist(), strict=True))
+        for first in range(0, len(samples), _MEASURE_CHUNK):
+            task = MeasureTask(next(self._ids), source, samples[first : first + _MEASURE_CHUNK])
+            self._measuring[task.id] = task
+            self._executor.submit(task, priority)
+
+    # --- lanes ----------------------------------------------------------------------------------------------------
+
+    def _make_lane(self, setup: Setup, lane: int) -> Lane:
+        recipe, pipeline = self._recipe, load_pipeline(setup.pipeline)
+        weights = [source.weight for source in recipe.sources]
+        return Lane(
+            lane,
+            recipe.lanes,
+            [len(source) for source in self._sources],
+            weights,
+            pipeline.mixer(recipe, weights),
+            pipeline.packer(recipe),
+            recipe.repeat,
+        )
+
+    def _schedule(self, index: int) -> tuple[int, int, list[list[int]]]:
+        """(step, microbatch, rows of the step) of the `index`-th microbatch to deliver."""
+        if index < len(self._first_rows):
+            return self._first_step, index, self._first_rows
+        steps, microbatch = divmod(index - len(self._first_rows), len(self._rows))
+        return self._first_step + 1 + steps, microbatch, self._rows
+
+    def _upcoming_lanes(self) -> list[int]:
+        """The lanes of the microbatches up to the prefetch distance, the most urgent first, each once."""
+        lanes: dict[int, None] = {}
+        for index in range(self._planned, self._planned + self._prefetch + 1):
+            _, microbatch, rows = self._schedule(index)
+            lanes.update({slot % self._recipe.lanes: None for slot in rows[microbatch] if slot != EMPTY})
+        return list(lanes)
+
+    def _advance(self, lane_number: int, sequences: int = 1) -> bool:
+        """Whether a lane has `sequences` closed sequences waiting, or has ended; moves it on as far as it can go."""
+        lane, closed = self._lanes[lane_number], self._closed[lane_number]
+        while len(closed) < sequences and not lane.ended:
+            sequence = lane.advance()
+            self._request(lane, self._planned - self._prefetch // 2)
+            if sequence is not None:
+                self._account(sequence)
+                if sequence.number >= self._first_step * self._topology.per_lane:
+                    closed.append(sequence)
+            elif not lane.ended:
+                self._limit.check_fruitless(lane)
+                return False
+        return True
+
+    def _account(self, sequence: ClosedSequence) -> None:
+        """What happened in a lane on the way to a sequence: used, filtered and bad samples."""
+        step = sequence.number // self._topology.per_lane
+        for source, count in sequence.used:
+            self._samples[source] += count
+            self._limit.good(source, count)
+        for event in sequence.skips:
+            if not event.skipped.reason:
+                self._filtered += 1
+                continue
+            shard, key = event.skipped.shard, event.skipped.key
+            if not shard:
+                shard, key = self.locate(event.source, event.index)
+            name = self._recipe.sources[event.source].name
+            record = BadRecord(name, shard, key, event.skipped.reason, "measure", sequence.lane, step)
+            self._events.append(record)
+            self._limit.bad(event.source, record)
+
+    # --- microbatches ---------------------------------------------------------------------------------------------
+
+    def _plan_next(self) -> bool:
+        """Plan one microbatch if its sequences, a slab and the prefetch distance allow it."""
+        if self.ended or self._planned - self._consumed > self._prefetch:
+            return False
+        step, microbatch, step_rows = self._schedule(self._planned)
+        rows = step_rows[microbatch]
+        if not self._sequences_ready(rows, at_step_start=microbatch == 0) or self.ended:
+            return False
+        slab = self._slabs.acquire()
+        if slab is None:
+            return False
+        job = self._planner.plan(
+            index=self._planned,
+            step=step,
+            microbatch=microbatch,
+            last=microbatch == len(step_rows) - 1,
+            slab=slab,
+            slots=rows,
+            sequences=[self._pop(slot) for slot in rows],
+        )
+        job.header.bad, self._events = self._events, []
+        job.header.filtered, self._filtered = self._filtered, 0
+        job.header.samples, self._samples = self._samples, [0] * len(self._sources)
+        self._submit(job)
+        self._planned += 1
+        return True
+
+    def _sequences_ready(self, rows: list[int], at_step_start: bool) -> bool:
+        """Whether the lanes of `rows` have what it takes; sets `ended` where the data ends before this step."""
+        lanes = [slot % self._recipe.lanes for slot in rows if slot != EMPTY]
+        needed = {lane: lanes.count(lane) for lane in lanes}
+        if at_step_start and not self._recipe.repeat:
+            needed = {lane: max(1, needed.get(lane, 0)) for lane in self._topology.owned}
+        # Each lane is moved on, not only those up to the first that lacks something: each asks for what it needs.
+        ready = [self._advance(lane, count) for lane, count in needed.items()]
+        if not all(ready):
+            return False
+        if at_step_start and not self._recipe.repeat:
+            self.ended = not any(self._closed.values())
+        return True
+
+    def _pop(self, slot: int) -> ClosedSequence | None:
+        if slot == EMPTY or not self._closed[slot % self._recipe.lanes]:
+            return None
+        return self._closed[slot % self._recipe.lanes].popleft()
+
+    def _submit(self, job: MicrobatchJob) -> None:
+        tasks = self._planner.tasks(job)
+        job.remaining = len(tasks)
+        for task in tasks:
+            task.id = next(self._ids)
+            self._jobs[task.id] = job
+            self._executor.submit(task, job.index)
+
+    def _deliver_ready(self) -> None:
+        while (header := self._ready.pop(self._delivered, None)) is not None:
+            for record in header.bad:
+                if record.stage == "render":
+                    self._limit.bad(self._source_number(record.source), record)
+            self._delivered += 1
+            self._deliver(header)
+
+    def _source_number(self, name: str) -> int:
+        return next(i for i, source in enumerate(self._recipe.sources) if source.name == name)
+
+
+def build_engine(start: Start, executor: Executor, deliver: Callable[[BatchHeader], None]) -> Engine:
+    """The engine of a rank, as its first message says."""
+    setup, recipe = start.setup, start.setup.recipe
+    sources = [
+        open_source(recipe, config, handle) for config, handle in zip(recipe.sources, setup.sources, strict=True)
+    ]
+    topology = Topology(
+        lanes=recipe.lanes,
+        global_batch_size=recipe.global_batch_size,
+        dp_size=start.dp_size,
+        dp_rank=start.dp_rank,
+        microbatch_size=start.microbatch_size,
+    )
+    return Engine(
+        setup,
+        sources,
+        topology,
+        prefetch=start.prefetch,
+        slabs=SlabPool(BatchLayout(setup.layout).size, start.slabs),
+        executor=executor,
+        deliver=deliver,
+        states=start.states,
+        start_step=start.start_step,
+        done=frozenset(start.done),
+    )

@@ -1,0 +1,49 @@
+"""Start light processes: a fresh interpreter that imports only what it needs, never the caller's main module.
+
+No `if __name__ == "__main__"` guard is needed in the training script, nothing is forked (CUDA contexts, threads and
+locks of the training process stay where they are), and a start takes about a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+from zephon_vl.channel import Channel
+
+_BOOT = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from importlib import import_module
+import_module(sys.argv[2]).main(*map(int, sys.argv[3:]))
+"""
+
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
+
+
+def start(module: str, *descriptors: int) -> tuple[subprocess.Popen[bytes], Channel]:
+    """Start `module.main(channel_fd, parent_pid, *descriptors)` in a new process.
+
+    Returns:
+        the process and this side of its channel.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    inherited = [theirs.fileno(), *descriptors]
+    arguments = [str(theirs.fileno()), str(os.getpid()), *map(str, descriptors)]
+    environment = {**os.environ, **dict.fromkeys(_THREADS, "1"), "TOKENIZERS_PARALLELISM": "false"}
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _BOOT, json.dumps(sys.path), module, *arguments],
+            pass_fds=inherited,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+        )
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return process, Channel(ours)

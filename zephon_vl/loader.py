@@ -1,0 +1,269 @@
+"""The loader: what a training job iterates."""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from zephon_vl.backend import Backend, CoordinatorDied, InlineBackend, ProcessBackend
+from zephon_vl.batch import Batch, batch_over
+from zephon_vl.errors import RecipeError, WorkerError, ZephonError
+from zephon_vl.layout import BatchLayout, LayoutSpec
+from zephon_vl.messages import BatchHeader, Ended, Start, Starved
+from zephon_vl.presets import VisionRules, resolve_vision
+from zephon_vl.recipe import Recipe, load_recipe
+from zephon_vl.sources import build_indexes
+from zephon_vl.stats import LoaderStats
+from zephon_vl.tasks import Setup
+from zephon_vl.topology import Topology
+from zephon_vl.vocabulary import load_vocabulary
+
+_log = logging.getLogger("zephon_vl")
+VISION_LANGUAGE = "zephon_vl.pipelines.vision_language:pipeline"
+TEXT = "zephon_vl.pipelines.text:pipeline"
+_DEAD_COORDINATORS = 3
+"""Coordinators that may die in a row without delivering anything."""
+
+
+class Loader:
+    """Iterates the microbatches of one data-parallel rank, for ever or until the data of a recipe without repeats ends.
+
+    The global batch of every step depends on the recipe and the data alone; all arguments but `recipe` may differ from
+    one run to the next.
+
+    Args:
+        recipe: a recipe, or the path of a recipe file.
+        dp_rank: this data-parallel rank.
+        dp_size: number of data-parallel ranks, from 1 to the recipe's lanes.
+        microbatch_size: sequences per microbatch.
+        workers: processes that read, decode and tokenize. 0 does everything in the calling process, for debugging.
+        prefetch: microbatches to have ready or on their way beyond the one in use.
+        memory_limit: most bytes of buffers. None: as much as all microbatches of a step and the prefetch take.
+        start_step: first step to deliver; the steps before are planned only, which reads headers but decodes nothing.
+
+    Raises:
+        RecipeError: for a recipe or an argument that would break a guarantee.
+        SourceError, StorageError: for data that cannot be opened.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe | str | Path,
+        *,
+        dp_rank: int = 0,
+        dp_size: int = 1,
+        microbatch_size: int = 1,
+        workers: int = 2,
+        prefetch: int = 4,
+        memory_limit: int | None = None,
+        start_step: int = 0,
+    ) -> None:
+        self._backend: Backend | None = None
+        self.recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+        self.recipe.validate()
+        for name, value, least in (("workers", workers, 0), ("prefetch", prefetch, 0), ("start_step", start_step, 0)):
+            if value < least:
+                raise RecipeError(f"{name} is {value}, but must be at least {least}")
+        self.topology = Topology(
+            lanes=self.recipe.lanes,
+            global_batch_size=self.recipe.global_batch_size,
+            dp_size=dp_size,
+            dp_rank=dp_rank,
+            microbatch_size=microbatch_size,
+        )
+        self.rules = resolve_vision(self.recipe.vision) if self.recipe.vision else None
+        self.setup = make_setup(self.recipe, microbatch_size)
+        self._layout = BatchLayout(self.setup.layout)
+        self._workers, self._prefetch = workers, prefetch
+        self._slabs = self._count_slabs(memory_limit)
+        self._states: dict[int, bytes] = {}
+        self._step, self._microbatch = start_step, 0
+        self._done: frozenset[int] = frozenset()
+        self._taken = self._dead_coordinators = 0
+        self._ended = self._closed = False
+        self._held: set[int] = set()
+        self.stats = LoaderStats(tuple(source.name for source in self.recipe.sources), self.recipe.seq_len)
+
+    # --- iteration ------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._ended:
+            raise StopIteration
+        before = time.monotonic()
+        header = self._receive()
+        if header is None:
+            self._ended = True
+            raise StopIteration
+        return self._take(header, time.monotonic() - before)
+
+    def start(self) -> None:
+        """Start the processes now, rather than with the first microbatch."""
+        if self._closed:
+            raise ZephonError("the loader is closed: make a new one")
+        if self._backend is not None:
+            return
+        start = Start(
+            setup=self.setup,
+            dp_rank=self.topology.dp_rank,
+            dp_size=self.topology.dp_size,
+            microbatch_size=self.topology.microbatch_size,
+            workers=self._workers,
+            prefetch=self._prefetch,
+            slabs=self._slabs,
+            states=self._states,
+            start_step=self._step,
+            done=sorted(self._done_in_step()),
+        )
+        self._backend = ProcessBackend(start) if self._workers else InlineBackend(start)
+        self._done, self._microbatch, self._taken = frozenset(start.done), 0, 0
+        self._finalizer = weakref.finalize(self, self._backend.close)
+
+    def _receive(self) -> BatchHeader | None:
+        """The next header; None at the end of the data."""
+        while True:
+            self.start()
+            assert self._backend is not None
+            try:
+                message = self._backend.receive()
+            except CoordinatorDied:
+                self._restart()
+                continue
+            except ZephonError:
+                self.close()
+                raise
+            if isinstance(message, BatchHeader):
+                return message
+            if isinstance(message, Ended):
+                return None
+            self._check_held(message)
+
+    def _take(self, header: BatchHeader, waited: float) -> Batch:
+        backend = self._backend
+        assert backend is not None
+        self._taken += 1
+        self._dead_coordinators = 0
+        backend.consumed(self._taken)
+        self._states.update(header.states)
+        self._step, self._microbatch = (header.step + 1, 0) if header.last else (header.step, header.microbatch + 1)
+        if header.last:
+            self._done = frozenset()
+        self.stats.count(header, waited)
+        self.stats.worker_restarts = backend.worker_restarts
+        for record in header.bad:
+            _log.warning("bad sample: %s", record)
+        slab = header.slab
+        self._held.add(slab)
+        return batch_over(header, backend.slab(slab), self._layout, self.rules, _Release(backend, self._held, slab))
+
+    def _check_held(self, starved: Starved) -> None:
+        """All buffers are in use: an error if the consumer still holds them, else the next one is on its way."""
+        if len(self._held) < starved.held:
+            return
+        size = self._layout.size
+        raise ZephonError(
+            f"all {starved.held} buffers are still referenced by microbatches that you keep; the loader would wait for "
+            f"ever. Let some of them go (a step has {self.topology.microbatches_per_step} microbatches), or raise "
+            f"memory_limit from {starved.held * size} to at least {(starved.held + 1) * size} bytes"
+        )
+
+    def _restart(self) -> None:
+        """The coordinator was killed: go on with a new one, right after the last microbatch delivered."""
+        self._dead_coordinators += 1
+        if self._dead_coordinators > _DEAD_COORDINATORS:
+            self.close()
+            raise WorkerError(
+                f"the coordinator process died {self._dead_coordinators} times in a row without delivering anything. "
+                "Run with workers = 0 to see the reason in this process"
+            )
+        _log.warning(
+            "the coordinator process died; going on after step %d, microbatch %d", self._step, self._microbatch
+        )
+        self._stop_backend()
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop all processes. Batches that you still hold stay valid. Called by `with`, on collection, and at exit."""
+        self._closed = self._ended = True
+        self._stop_backend()
+
+    def _stop_backend(self) -> None:
+        if self._backend is not None:
+            self._finalizer.detach()
+            self._backend.close()
+            self._backend = None
+            self._held = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- what it decides at the start -----------------------------------------------------------------------------
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers that run now."""
+        return self._backend.worker_pids if self._backend else []
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Most bytes that all buffers of this rank can take."""
+        return self._slabs * self._layout.size
+
+    def _done_in_step(self) -> frozenset[int]:
+        return self.topology.delivered(self._microbatch, self._done)
+
+    def _count_slabs(self, memory_limit: int | None) -> int:
+        size, per_step = self._layout.size, self.topology.microbatches_per_step
+        if memory_limit is None:
+            return per_step + self._prefetch + 2
+        slabs, least = memory_limit // size, per_step + 1
+        if slabs < least:
+            raise RecipeError(
+                f"memory_limit is {memory_limit} bytes, but must be at least {least * size}: a step has {per_step} "
+                f"microbatches that a trainer may hold at once, one more is being filled, and each may take {size} bytes. "
+                "Raise memory_limit, or lower microbatch_size, seq_len or the number of sequences per rank"
+            )
+        return min(slabs, per_step + self._prefetch + 2)
+
+
+class _Release:
+    """Gives a slab back when its last tensor is gone. Holds no reference to the loader, so that it can be collected."""
+
+    def __init__(self, backend: Backend, held: set[int], slab: int) -> None:
+        self._backend, self._held, self._slab = backend, held, slab
+
+    def __call__(self) -> None:
+        self._held.discard(self._slab)
+        self._backend.release(self._slab)
+
+
+def make_setup(recipe: Recipe, microbatch_size: int) -> Setup:
+    """Open what a recipe names: indexes (built where missing), vocabulary, layout."""
+    rules: VisionRules | None = resolve_vision(recipe.vision) if recipe.vision else None
+    layout = LayoutSpec(
+        rows=microbatch_size,
+        seq_len=recipe.seq_len,
+        row_bytes=rules.row_bytes if rules else 0,
+        merge=rules.merge if rules else 1,
+        mrope=rules.mrope if rules else False,
+    )
+    return Setup(
+        recipe=recipe,
+        vocabulary=load_vocabulary(recipe),
+        sources=build_indexes(recipe),
+        layout=layout,
+        pipeline=recipe.pipeline or (VISION_LANGUAGE if rules else TEXT),
+    )

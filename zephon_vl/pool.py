@@ -1,0 +1,195 @@
+"""The worker pool: bounded, restarted when workers die, with every task done exactly once.
+
+A worker has at most two tasks, the one it works on and the next. When it dies, both are given out again; if the one it
+worked on holds several samples or images, it is taken apart first, so that the one that kills is found. What kills its
+worker twice while it is alone is given up, on record. Order does not matter here: the engine puts results together by
+what they belong to.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import subprocess
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from zephon_vl.channel import Channel, ChannelClosed
+from zephon_vl.errors import WorkerError
+from zephon_vl.launch import start
+from zephon_vl.slabs import Slab
+from zephon_vl.tasks import (
+    MeasureTask,
+    RenderTask,
+    Result,
+    Setup,
+    SlabGiven,
+    Task,
+    encode,
+    result_decoder,
+)
+
+_AT_ONCE = 2
+_FATAL_CRASHES = 2
+"""Times that a single sample or image may kill its worker."""
+_FRUITLESS_STARTS = 5
+"""Starts per worker without one result after which the pool gives up."""
+
+
+@dataclass(slots=True)
+class _Worker:
+    process: subprocess.Popen[bytes]
+    channel: Channel
+    tasks: deque[Task] = field(default_factory=deque)
+    slabs: set[int] = field(default_factory=set)
+
+
+class Pool:
+    """Workers and the tasks that wait for them.
+
+    Args:
+        setup: first message to each worker.
+        size: number of workers.
+        slab: finds a slab by its number.
+        split: told when a task was taken apart: (old, new ones).
+        give_up: makes the outcome of a task that kills its worker each time.
+        watch, unwatch: told which channels to wait on.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        size: int,
+        *,
+        slab: Callable[[int], Slab],
+        split: Callable[[Task, list[Task]], None],
+        give_up: Callable[[Task], Result],
+        watch: Callable[[Channel], None],
+        unwatch: Callable[[Channel], None],
+    ) -> None:
+        self._setup = encode(setup)
+        self._size = size
+        self._slab, self._split, self._give_up = slab, split, give_up
+        self._watch, self._unwatch = watch, unwatch
+        self._workers: dict[int, _Worker] = {}
+        self._waiting: list[tuple[int, int, Task]] = []
+        self._order = itertools.count()
+        self._crashes: dict[int, int] = {}
+        self._fruitless = 0
+        self.restarts = 0
+        for _ in range(size):
+            self._start()
+
+    def submit(self, task: Task, priority: int) -> None:
+        """Queue a task; lower priorities first, then in order."""
+        heapq.heappush(self._waiting, (priority, next(self._order), task))
+
+    def dispatch(self) -> None:
+        """Hand waiting tasks to workers that have room, the idlest first."""
+        while self._waiting:
+            worker = min(self._workers.values(), key=lambda w: len(w.tasks))
+            if len(worker.tasks) >= _AT_ONCE:
+                return
+            self._give(worker, heapq.heappop(self._waiting)[2])
+
+    def readable(self, fd: int) -> list[tuple[Task, Result]]:
+        """Results that arrived on a channel; a dead worker is replaced."""
+        worker = self._workers.get(fd)
+        if worker is None:
+            return []
+        try:
+            worker.channel.flush()
+            messages = worker.channel.receive_ready()
+        except ChannelClosed:
+            return self._replace(fd)
+        done: list[tuple[Task, Result]] = []
+        for message in messages:
+            self._fruitless = 0
+            task = worker.tasks.popleft()
+            self._crashes.pop(task.id, None)
+            done.append((task, result_decoder.decode(message)))
+        return done
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers."""
+        return [worker.process.pid for worker in self._workers.values()]
+
+    @property
+    def channels(self) -> list[Channel]:
+        return [worker.channel for worker in self._workers.values()]
+
+    def close(self) -> None:
+        """End all workers now. They hold nothing that needs an orderly end."""
+        for worker in self._workers.values():
+            self._unwatch(worker.channel)
+            worker.channel.close()
+            worker.process.kill()
+        for worker in self._workers.values():
+            worker.process.wait()
+        self._workers.clear()
+
+    def _start(self) -> None:
+        process, channel = start("zephon_vl.worker")
+        channel.send(self._setup)
+        self._workers[channel.fileno()] = _Worker(process, channel)
+        self._watch(channel)
+
+    def _give(self, worker: _Worker, task: Task) -> None:
+        worker.tasks.append(task)
+        try:
+            if isinstance(task, RenderTask) and task.slab not in worker.slabs:
+                slab = self._slab(task.slab)
+                worker.channel.send(encode(SlabGiven(slab.number, slab.array.nbytes)), (slab.fd,))
+                worker.slabs.add(task.slab)
+            worker.channel.send(encode(task))
+        except ChannelClosed:
+            return  # its death is noticed, and the task given out again, when its channel is read
+
+    def _replace(self, fd: int) -> list[tuple[Task, Result]]:
+        """A worker died: give its tasks out again, start another."""
+        worker = self._workers.pop(fd)
+        self._unwatch(worker.channel)
+        worker.channel.close()
+        worker.process.kill()
+        status = worker.process.wait()
+        self.restarts += 1
+        self._fruitless += 1
+        if self._fruitless > _FRUITLESS_STARTS * self._size:
+            raise WorkerError(
+                f"workers die before they finish anything: {self._fruitless} in a row, the last with status {status} "
+                f"({_meaning(status)}). Run with workers = 0 to see the reason in this process"
+            )
+        given_up = self._blame(worker.tasks.popleft()) if worker.tasks else []
+        for task in worker.tasks:
+            self.submit(task, -(2**31))
+        self._start()
+        return given_up
+
+    def _blame(self, task: Task) -> list[tuple[Task, Result]]:
+        """The task that a dead worker worked on: take it apart, or count against it."""
+        parts = _parts(task)
+        if len(parts) > 1:
+            self._split(task, parts)
+        else:
+            parts = [task]
+            self._crashes[task.id] = self._crashes.get(task.id, 0) + 1
+            if self._crashes[task.id] >= _FATAL_CRASHES:
+                del self._crashes[task.id]
+                return [(task, self._give_up(task))]
+        for part in parts:
+            self.submit(part, -(2**31))
+        return []
+
+
+def _parts(task: Task) -> list[Task]:
+    """The task in pieces of one sample or image; ids are set by the owner of the tasks."""
+    if isinstance(task, MeasureTask):
+        return [MeasureTask(-1, task.source, [sample]) for sample in task.samples]
+    rows: list[Task] = [RenderTask(-1, task.slab, task.rows, [])] if task.rows else []
+    return rows + [RenderTask(-1, task.slab, [], [image]) for image in task.images]
+
+
+def _meaning(status: int) -> str:
+    return f"killed by signal {-status}" if status < 0 else "exit status"

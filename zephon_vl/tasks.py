@@ -1,0 +1,101 @@
+"""What the coordinator and its workers tell each other. Encoded with MessagePack; pixels never travel."""
+
+from __future__ import annotations
+
+import msgspec
+
+from zephon_vl.contracts import Measured, RowPlan, Skipped, Vocabulary, Where
+from zephon_vl.layout import LayoutSpec
+from zephon_vl.recipe import Recipe
+from zephon_vl.sources import SourceHandle
+
+
+class Setup(msgspec.Struct, tag="setup"):
+    """The first message to a process: everything that it needs to build its own pipeline."""
+
+    recipe: Recipe
+    vocabulary: Vocabulary
+    sources: list[SourceHandle]
+    layout: LayoutSpec
+    pipeline: str
+    """`module:object`."""
+
+
+class SlabGiven(msgspec.Struct, tag="slab", array_like=True):
+    """A slab that later tasks refer to; its descriptor comes along."""
+
+    number: int
+    size: int
+
+
+class MeasureTask(msgspec.Struct, tag="measure", array_like=True):
+    """Measure samples of one source. `samples`: (take, epoch, index)."""
+
+    id: int
+    source: int
+    samples: list[tuple[int, int, int]]
+
+
+class ImagePlan(msgspec.Struct, array_like=True, gc=False):
+    """One image and the place of its patches."""
+
+    source: int
+    epoch: int
+    index: int
+    ordinal: int
+    where: Where
+    size: tuple[int, int]
+    target: tuple[int, int]
+    grid: tuple[int, int, int]
+    first_patch: int
+    """Row of `pixel_patches` where it starts."""
+    cost: int
+
+
+class RenderTask(msgspec.Struct, tag="render", array_like=True):
+    """Write rows and images to a slab."""
+
+    id: int
+    slab: int
+    rows: list[RowPlan]
+    images: list[ImagePlan]
+
+
+class MeasureResult(msgspec.Struct, tag="measured", array_like=True):
+    id: int
+    results: list[Measured | Skipped]
+
+
+class ImageFailure(msgspec.Struct, array_like=True):
+    """An image that could not be decoded after its place was planned; it is grey."""
+
+    first_patch: int
+    """Which image of the microbatch."""
+    reason: str
+    shard: str
+    key: str
+
+
+class RenderResult(msgspec.Struct, tag="rendered", array_like=True):
+    id: int
+    valid: list[int]
+    """Labels that count, for each row of the task."""
+    failures: list[ImageFailure]
+
+
+class Failure(msgspec.Struct, tag="failed", array_like=True):
+    """A task that cannot be done, ever: the run stops."""
+
+    id: int
+    kind: str
+    """Class name of the error."""
+    text: str
+
+
+Task = MeasureTask | RenderTask
+Result = MeasureResult | RenderResult | Failure
+ToWorker = Setup | SlabGiven | MeasureTask | RenderTask
+
+to_worker_decoder = msgspec.msgpack.Decoder(ToWorker)
+result_decoder = msgspec.msgpack.Decoder(Result)
+encode = msgspec.msgpack.Encoder().encode
