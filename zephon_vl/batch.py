@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -69,7 +69,7 @@ class Batch:
         self,
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.float32,
-        layout: str = "packed",
+        layout: Literal["packed", "padded"] = "packed",
     ) -> torch.Tensor | None:
         """The model's `pixel_values` on `device`: permuted, repeated for the temporal patch, normalised.
 

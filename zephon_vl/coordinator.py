@@ -1,7 +1,8 @@
 """The coordinator: one light process per rank that runs the engine and owns the workers.
 
-It stands between the training process and the pool, so that planning never competes with the training loop for the GIL:
-the training process reads one small message per microbatch, and writes eight bytes when it takes one or lets a buffer go.
+It stands between the training process and the pool, so that planning never competes with the training loop for the
+GIL: the training process reads one small message per microbatch, and writes eight bytes when it takes one or lets a
+buffer go.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """SHA-256 of slots and steps: the proof that two runs saw the same bytes.
 
-The digest of a slot covers every tensor of its row and the patches of its images. The digest of a step is the SHA-256 of
-its slots' digests in slot order, whatever ranks and microbatches they came from.
+The digest of a slot covers every tensor of its row and the patches of its images. The digest of a step is the SHA-256
+of its slots' digests in slot order, whatever ranks and microbatches they came from.
 """
 
 from __future__ import annotations

@@ -233,7 +233,7 @@ class Loader:
         if slabs < least:
             raise RecipeError(
                 f"memory_limit is {memory_limit} bytes, but must be at least {least * size}: a step has {per_step} "
-                f"microbatches that a trainer may hold at once, one more is being filled, and each may take {size} bytes. "
+                f"microbatches that a trainer may hold at once, one more is being filled, each may take {size} bytes. "
                 "Raise memory_limit, or lower microbatch_size, seq_len or the number of sequences per rank"
             )
         return min(slabs, per_step + self._prefetch + 2)

@@ -48,7 +48,7 @@ class BadSampleLimit:
             return
         name = self._recipe.sources[source].name
         raise TooManyBadSamples(
-            f"source {name!r} gives no usable sample: lane {lane.lane} passed over {passed} in a row, and the source has "
+            f"source {name!r} gives no usable sample: lane {lane.lane} passed over {passed} in a row, the source has "
             f"{len(self._sources[source])}. {self._reasons_of(source) or 'All were dropped by a filter'}. "
             "Repair the source, loosen its filter, or set its weight to 0"
         )
