@@ -138,7 +138,7 @@ class ProcessBackend:
 
 
 class InlineBackend:
-    """The engine and its tasks in the calling process (`workers = 0`), for debugging: the same code, nothing parallel."""
+    """The engine and its tasks in the calling process (`workers = 0`), for debugging: the same code, one after another."""
 
     worker_pids: list[int] = []  # noqa: RUF012 - there are none, ever
     worker_restarts = 0
