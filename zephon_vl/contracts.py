@@ -143,6 +143,10 @@ class SourceReader(Protocol):
         """(shard name, key) of a sample, without reading it."""
         ...
 
+    def fingerprint(self) -> Sequence[tuple[str, int, int]]:
+        """(shard name, bytes, samples) of every shard, in order."""
+        ...
+
     def sample(self, index: int) -> Sample:
         """Read and parse one record. Raises `BadSample` or `StorageError`."""
         ...

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from zephon_vl.backend import Backend, CoordinatorDied, InlineBackend, ProcessBackend
 from zephon_vl.batch import Batch, batch_over
-from zephon_vl.errors import RecipeError, WorkerError, ZephonError
+from zephon_vl.errors import RecipeError, StateError, WorkerError, ZephonError
+from zephon_vl.identity import Identity, check_identity, identity_of
+from zephon_vl.image_code import identity as image_identity
 from zephon_vl.layout import BatchLayout, LayoutSpec
 from zephon_vl.messages import BatchHeader, Ended, Start, Starved
+from zephon_vl.operators.registry import operators_identity
 from zephon_vl.presets import VisionRules, resolve_vision
 from zephon_vl.recipe import Recipe, load_recipe
-from zephon_vl.sources import build_indexes
+from zephon_vl.sources import build_indexes, open_source
+from zephon_vl.state import decode_entries, encode_entry, lane_key
 from zephon_vl.stats import LoaderStats
 from zephon_vl.tasks import Setup
 from zephon_vl.topology import Topology
@@ -125,6 +130,56 @@ class Loader:
         self._backend = ProcessBackend(start) if self._workers else InlineBackend(start)
         self._done, self._microbatch, self._taken = frozenset(start.done), 0, 0
         self._finalizer = weakref.finalize(self, self._backend.close)
+
+    # --- checkpoints ----------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state right after the last microbatch delivered, whatever was prefetched; also in the middle of a step.
+
+        Returns:
+            `identity`: bytes, what must be the same on restore; `lanes`: one entry of bytes per lane of this rank.
+            Merge the `lanes` of all ranks, as `torch.distributed.checkpoint` does, to restore on any number of them.
+        """
+        done = self._done_in_step()
+        slots = self.recipe.global_batch_size
+        return {
+            "identity": self.identity.encode(),
+            "lanes": {
+                lane_key(lane): encode_entry(self._states.get(lane, b""), self._step, done, slots)
+                for lane in self.topology.owned
+            },
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], allow: Collection[str] = ()) -> None:
+        """Go on from a saved state, on any number of ranks.
+
+        Args:
+            state: from `state_dict`, with the entries of at least the lanes that this rank owns now.
+            allow: parts of the identity that may differ: `image_code`, `operators`, `tokenizer`, `data`, `recipe`.
+
+        Raises:
+            StateError: naming what is wrong or what differs. The loader stays as it was.
+        """
+        for key in ("identity", "lanes"):
+            if key not in state:
+                raise StateError(f"the state has no {key!r}: it is not a state of this library, or not a whole one")
+        check_identity(state["identity"], self.identity, allow)
+        position = decode_entries(state["lanes"], self.topology.owned, self.recipe.lanes)
+        self._stop_backend()
+        self._states, self._step, self._done, self._microbatch = position.states, position.step, position.done, 0
+        self._ended = self._closed
+
+    @functools.cached_property
+    def identity(self) -> Identity:
+        """What must be the same for a checkpoint to go on exactly."""
+        sources = [
+            open_source(self.recipe, config, handle)
+            for config, handle in zip(self.recipe.sources, self.setup.sources, strict=True)
+        ]
+        image_code = image_identity() if self.rules else {}
+        return identity_of(
+            self.recipe, sources, self.setup.vocabulary.fingerprint, image_code, operators_identity(self.recipe)
+        )
 
     def _receive(self) -> BatchHeader | None:
         """The next header; None at the end of the data."""
