@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _WORTH_PROCESSES = 256 << 20
 """Bytes of shards to be indexed from which processes beat threads."""
+_LOOKING = 32
+"""Threads that look at shards and their indexes: on network storage that is waiting, not work."""
 
 
 class IndexProgress(msgspec.Struct, frozen=True):
@@ -92,18 +94,19 @@ def build_indexes(
         SourceError: a source without shards or samples, an unknown format, a broken shard.
         StorageError, MissingExtra, RecipeError
     """
-    storage = Storage()
-    jobs: list[Job] = []
+    shards: list[tuple[int, str, str]] = []
     handles: list[SourceHandle] = []
     for number, source in enumerate(recipe.sources):
         Schema(source)  # refuses unknown names of fields before any work is done
         found = find_shards(recipe, source)
         handles.append(SourceHandle(source.name, found.root, found.format, []))
-        for name, path in found.shards:
-            jobs.append(Job(number, name, path, shard_kind(path) or found.format, storage.stat(path)))
+        shards += [(number, name, path) for name, path in found.shards]
+    with ThreadPoolExecutor(min(_LOOKING, len(shards)), "zephon-vl-index") as pool:
+        looked = list(pool.map(_look, shards))
+    jobs = [job for job, _ in looked]
     done: dict[str, ShardHandle] = {}
     bytes_done, bytes_total = 0, sum(job.stat.size for job in jobs)
-    for job, handle in _run(jobs, storage, workers or min(16, os.cpu_count() or 1)):
+    for job, handle in _run(looked, workers or min(16, os.cpu_count() or 1)):
         done[f"{job.source} {job.name}"] = handle
         bytes_done += job.stat.size
         if progress is not None:
@@ -128,10 +131,17 @@ def ensure_index(job: Job, storage: Storage) -> ShardHandle:
     return found
 
 
-def _run(jobs: list[Job], storage: Storage, workers: int) -> Iterator[tuple[Job, ShardHandle]]:
+def _look(shard: tuple[int, str, str]) -> tuple[Job, ShardHandle | None]:
+    number, name, path = shard
+    kind = shard_kind(path)
+    assert kind is not None  # find_shards refuses what it does not know
+    job = Job(number, name, path, kind, Storage().stat(path))
+    return job, _existing(job)
+
+
+def _run(looked: list[tuple[Job, ShardHandle | None]], workers: int) -> Iterator[tuple[Job, ShardHandle]]:
     missing: list[Job] = []
-    for job in jobs:
-        handle = _existing(job)
+    for job, handle in looked:
         if handle is None:
             missing.append(job)
         else:
@@ -144,7 +154,7 @@ def _run(jobs: list[Job], storage: Storage, workers: int) -> Iterator[tuple[Job,
         yield from _run_in_threads(missing, min(workers, len(missing)))
     else:
         for job in missing:
-            yield job, ensure_index(job, storage)
+            yield job, ensure_index(job, Storage())
 
 
 def _run_in_threads(jobs: list[Job], workers: int) -> Iterator[tuple[Job, ShardHandle]]:

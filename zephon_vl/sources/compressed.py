@@ -16,7 +16,7 @@ from zephon_vl.sources.indexfile import ShardIndex
 from zephon_vl.sources.jsonl import index_lines
 
 if TYPE_CHECKING:
-    from zephon_vl.sources.storage import Storage
+    from zephon_vl.sources.storage import Stat, Storage
 
 _CHUNK = 1 << 22
 _SPACING = 1 << 20
@@ -45,11 +45,12 @@ def index_gzip(storage: Storage, path: str) -> ShardIndex:
 class GzipBytes:
     """Decompressed bytes of a gzip file."""
 
-    def __init__(self, storage: Storage, path: str, index: ShardIndex) -> None:
-        self._storage, self._path, self._points = storage, path, index.arrays["points"]
+    def __init__(self, storage: Storage, path: str, stat: Stat, index: ShardIndex) -> None:
+        self._storage, self._path, self._version = storage, path, (path, stat)
+        self._points = index.arrays["points"]
 
     def read(self, offset: int, size: int) -> bytes:
-        reader = cache.decoded.get(("gzip", self._path), self._open)
+        reader = cache.decoded.get(self._version, self._open)
         data = reader.pread(size, offset)
         if len(data) != size:
             raise StorageError(f"{self._path} ends too early: it has changed since it was indexed")
@@ -84,8 +85,8 @@ def index_zstd(storage: Storage, path: str, size: int) -> ShardIndex:
 class ZstdBytes:
     """Decompressed bytes of a zstd file of frames."""
 
-    def __init__(self, storage: Storage, path: str, index: ShardIndex) -> None:
-        self._storage, self._path = storage, path
+    def __init__(self, storage: Storage, path: str, stat: Stat, index: ShardIndex) -> None:
+        self._storage, self._path, self._version = storage, path, (path, stat)
         self._offsets, self._sizes = index.arrays["frame_offsets"], index.arrays["frame_sizes"]
         self._ends = index.arrays["frame_ends"]
 
@@ -93,7 +94,7 @@ class ZstdBytes:
         parts: list[bytes] = []
         frame = int(np.searchsorted(self._ends, offset, side="right"))
         while size > 0:
-            data: bytes = cache.decoded.get(("zstd", self._path, frame), lambda number=frame: self._frame(number))
+            data: bytes = cache.decoded.get((self._version, frame), lambda number=frame: self._frame(number))
             start = offset - (int(self._ends[frame - 1]) if frame else 0)
             parts.append(data[start : start + size])
             offset += len(parts[-1])

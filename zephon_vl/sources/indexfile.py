@@ -124,6 +124,8 @@ def save_index(path: str, kind: str, shard: Stat, index: ShardIndex) -> None:
         with open(fd, "wb") as file:
             file.write(head + bytes(-len(head) % _ALIGN))
             file.write(body)
+            file.flush()
+            os.fsync(fd)  # else a crash of the machine may leave the new name with old content
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:

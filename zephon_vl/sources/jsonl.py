@@ -9,7 +9,7 @@ import numpy as np
 
 from zephon_vl.errors import BadSample
 from zephon_vl.sources.indexfile import ShardIndex
-from zephon_vl.sources.records import Record, decode_json, even_blocks
+from zephon_vl.sources.records import Record, decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ class JsonlShard:
 
     def __init__(self, read: Callable[[int, int], bytes], index: ShardIndex) -> None:
         """`read(offset, size)` gives (decompressed) bytes."""
-        self._read, self._count = read, index.count
+        self._read = read
         self._starts, self._stops = index.arrays["starts"], index.arrays["stops"]
         self._numbers = index.arrays.get("numbers")
 
@@ -75,9 +75,6 @@ class JsonlShard:
         if not isinstance(value, dict):
             raise BadSample(f"the line is a JSON {type(value).__name__}, but must be an object")
         return Record(_own_key(value) or self.key(i), value)
-
-    def blocks(self) -> list[int]:
-        return even_blocks(self._count)
 
 
 def _own_key(record: dict[str, object]) -> str | None:

@@ -11,13 +11,12 @@ from zephon_vl.errors import BadSample, MissingExtra, SourceError
 from zephon_vl.sources import cache
 from zephon_vl.sources.indexfile import ShardIndex
 from zephon_vl.sources.records import Record
-from zephon_vl.sources.storage import is_url
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from zephon_vl.sources.storage import Storage
+    from zephon_vl.sources.storage import Stat, Storage
 
 
 def index_parquet(storage: Storage, path: str) -> ShardIndex:
@@ -36,9 +35,9 @@ class ParquetShard:
     """Reads rows of one shard: the columns wanted, and for a user's operators all that hold no binary data."""
 
     def __init__(
-        self, storage: Storage, path: str, index: ShardIndex, wanted: Iterable[str], small_columns: bool
+        self, storage: Storage, path: str, stat: Stat, index: ShardIndex, wanted: Iterable[str], small_columns: bool
     ) -> None:
-        self._storage, self._path = storage, path
+        self._storage, self._path, self._version = storage, path, (path, stat)
         self._wanted, self._small_columns = frozenset(wanted), small_columns
         self._ends = index.arrays["group_ends"]
         self._columns: list[str] = []
@@ -49,7 +48,9 @@ class ParquetShard:
 
     def record(self, i: int) -> Record:
         group = int(np.searchsorted(self._ends, i, side="right"))
-        table: pa.Table = cache.decoded.get((self._path, group, self._wanted), lambda: self._read_group(group))
+        table: pa.Table = cache.decoded.get(
+            (self._version, group, self._wanted, self._small_columns), lambda: self._read_group(group)
+        )
         row = i - (int(self._ends[group - 1]) if group else 0)
         try:
             fields = {name: table.column(k)[row].as_py() for k, name in enumerate(table.column_names)}
@@ -63,7 +64,7 @@ class ParquetShard:
     def _read_group(self, group: int) -> tuple[Any, int]:
         import pyarrow as pa
 
-        file: pq.ParquetFile = cache.decoded.get(("parquet", self._path), self._open_cached)
+        file: pq.ParquetFile = cache.decoded.get((self._version, "file"), self._open_cached)
         self._choose_columns(file.schema_arrow)
         try:
             table = file.read_row_group(group, columns=self._columns, use_threads=False)
@@ -101,6 +102,6 @@ def _open(storage: Storage, path: str) -> pq.ParquetFile:
     except ImportError as error:
         raise MissingExtra("pyarrow", "parquet", "reading Parquet") from error
     try:
-        return pq.ParquetFile(storage.open(path) if is_url(path) else path)
-    except pa.ArrowInvalid as error:
+        return pq.ParquetFile(storage.open(path))
+    except (pa.ArrowException, OSError) as error:
         raise SourceError(f"{path} is no Parquet file or damaged: {error}. Write it anew") from error

@@ -9,10 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import fsspec
-
 from zephon_vl.errors import SourceError
-from zephon_vl.sources.storage import is_url, local_path
+from zephon_vl.sources.storage import filesystem, is_url, local_path
 
 if TYPE_CHECKING:
     from zephon_vl.recipe import Recipe, SourceConfig
@@ -60,7 +58,7 @@ def find_shards(recipe: Recipe, source: SourceConfig) -> ShardSet:
         parents.append(found[0])
         paths.update(found[1])
     root = _common_parent(parents)
-    shards = sorted((_relative(path, root), path) for path in paths)
+    shards = sorted({_relative(path, root): path for path in paths}.items())
     return ShardSet(root=root, shards=tuple(shards), format=_common_format(source, [path for _, path in shards]))
 
 
@@ -125,7 +123,7 @@ def _find_remote(source: SourceConfig, pattern: str) -> tuple[str, list[str]]:
     missing: list[str] = []
     for candidate in expand_braces(pattern):
         try:
-            fs, path = fsspec.core.url_to_fs(candidate)
+            fs, path = filesystem(candidate)
         except (ValueError, ImportError) as error:
             raise SourceError(f"source {source.name!r}: path {pattern!r} cannot be opened: {error}") from error
         try:
@@ -140,7 +138,7 @@ def _find_remote(source: SourceConfig, pattern: str) -> tuple[str, list[str]]:
     found = [path for path in found if not path.endswith(INDEX_SUFFIX)]
     _require_matches(source, pattern, "the storage", found, missing)
     static = re.split(r"[*?\[{]", pattern)[0]
-    fs, path = fsspec.core.url_to_fs(static[: static.rfind("/") + 1])
+    fs, path = filesystem(static[: static.rfind("/") + 1])
     return fs.unstrip_protocol(path), found
 
 

@@ -14,7 +14,7 @@ from zephon_vl.errors import StorageError
 from zephon_vl.sources.compressed import GzipBytes, ZstdBytes
 from zephon_vl.sources.handles import ShardHandle, SourceHandle
 from zephon_vl.sources.images import ImageFinder
-from zephon_vl.sources.indexfile import UnusableIndex, load_index
+from zephon_vl.sources.indexfile import ShardIndex, UnusableIndex, load_index
 from zephon_vl.sources.jsonl import JsonlShard
 from zephon_vl.sources.parquet import ParquetShard
 from zephon_vl.sources.records import Shard
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
     from zephon_vl.contracts import Sample
     from zephon_vl.recipe import Recipe, SourceConfig
+
+
+_BLOCK = 1024
+"""Samples of a block, about, where the format has no parts of its own."""
 
 
 class Source:
@@ -52,9 +56,10 @@ class Source:
     def blocks(self) -> NDArray[np.int64]:
         """int64, strictly increasing from 0 to `len(self)`: row groups of Parquet, else about 1024 samples each."""
         bounds = [0]
-        for number, end in enumerate(self._ends):
-            start = end - self.handle.shards[number].count
-            bounds += [start + bound for bound in self._open(number)[0].blocks()]
+        start = 0
+        for shard in self.handle.shards:
+            bounds += [start + bound for bound in self._shard_blocks(shard)]
+            start += shard.count
         return np.unique(np.array(bounds, np.int64))
 
     def locate(self, index: int) -> tuple[str, str]:
@@ -92,6 +97,12 @@ class Source:
             self._shards[number] = opened
         return opened
 
+    def _shard_blocks(self, handle: ShardHandle) -> list[int]:
+        if handle.kind == "parquet":
+            return self._load_index(handle).arrays["group_ends"].tolist()
+        blocks = max(1, round(handle.count / _BLOCK))
+        return [handle.count * (i + 1) // blocks for i in range(blocks)]
+
     def _open_shard(self, number: int, handle: ShardHandle) -> Shard:
         storage, path = self._storage, handle.path
         if storage.stat(path) != handle.stat:
@@ -99,21 +110,24 @@ class Source:
                 f"source {self.name!r}: shard {handle.name} has changed since the run started (size and time were "
                 f"{handle.stat.size}, {handle.stat.stamp}); start again so that it is indexed anew"
             )
+        index = self._load_index(handle)
+        if handle.kind == "tar":
+            return TarShard(storage, path, number, index, self._overrides)
+        if handle.kind == "parquet":
+            return ParquetShard(storage, path, handle.stat, index, self._wanted, self._has_operators)
+        if handle.kind == "jsonl.gz":
+            return JsonlShard(GzipBytes(storage, path, handle.stat, index).read, index)
+        if handle.kind == "jsonl.zst":
+            return JsonlShard(ZstdBytes(storage, path, handle.stat, index).read, index)
+        return JsonlShard(lambda offset, size: storage.read(path, offset, size), index)
+
+    def _load_index(self, handle: ShardHandle) -> ShardIndex:
         try:
-            index = load_index(handle.index, handle.kind, handle.stat, check=False)
+            return load_index(handle.index, handle.kind, handle.stat, check=False)
         except UnusableIndex as error:
             raise StorageError(
                 f"source {self.name!r}: the index {handle.index} {error}; start again so that it is built anew"
             ) from error
-        if handle.kind == "tar":
-            return TarShard(storage, path, number, index, self._overrides)
-        if handle.kind == "parquet":
-            return ParquetShard(storage, path, index, self._wanted, self._has_operators)
-        if handle.kind == "jsonl.gz":
-            return JsonlShard(GzipBytes(storage, path, index).read, index)
-        if handle.kind == "jsonl.zst":
-            return JsonlShard(ZstdBytes(storage, path, index).read, index)
-        return JsonlShard(lambda offset, size: storage.read(path, offset, size), index)
 
 
 def open_source(recipe: Recipe, source: SourceConfig, handle: SourceHandle, storage: Storage | None = None) -> Source:

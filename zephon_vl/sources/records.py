@@ -50,20 +50,6 @@ class Shard(Protocol):
         """Raises `BadSample` or `StorageError`."""
         ...
 
-    def blocks(self) -> list[int]:
-        """Cumulative sample counts of the parts that are cheap to read in sequence, without the 0."""
-        ...
-
-
-BLOCK = 1024
-"""Samples of a block, where the format has no parts of its own."""
-
-
-def even_blocks(count: int) -> list[int]:
-    """Blocks of about 1024 samples, as equal as can be."""
-    blocks = max(1, round(count / BLOCK))
-    return [count * (i + 1) // blocks for i in range(blocks)]
-
 
 def decode_json(data: bytes, what: str) -> Any:
     """Raises `BadSample` that says what is wrong with `what`."""

@@ -9,9 +9,8 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import fsspec
 import msgspec
 
 from zephon_vl.errors import BadSample, StorageError
@@ -21,9 +20,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
-_PERMANENT_CODES = frozenset((errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL))
 _NO_SUCH_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+_NO_SUCH_NAME = frozenset((errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL))
 # Errors of storage clients that are not OSErrors; a module that was never imported has raised nothing.
 _CLIENT_ERRORS = (
     ("aiohttp", "ClientError"),
@@ -49,6 +47,13 @@ def is_url(path: str) -> bool:
 
 def local_path(path: str) -> str:
     return path.removeprefix("file://")
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """The fsspec file system of a URL (its annotations are not to be relied on) and the path inside it."""
+    import fsspec  # slow to import, and most workers need it never
+
+    return fsspec.core.url_to_fs(url)
 
 
 class Storage:
@@ -85,8 +90,8 @@ class Storage:
         """A whole file, or its first `limit` bytes. Raises `StorageError`, and `BadSample` if there is no such file."""
         read = _read_whole_remote if is_url(path) else _read_whole_local
         try:
-            return self._retry(path, lambda: read(path, limit), missing_is_error=False)
-        except (*_NO_SUCH_FILE, ValueError) as error:
+            return self._retry(path, lambda: read(path, limit), pass_missing=True)
+        except FileNotFoundError as error:
             raise BadSample(f"part is missing: there is no file {path}") from error
 
     def open(self, path: str, buffer: int = 1 << 20) -> io.BufferedReader:
@@ -125,20 +130,17 @@ class Storage:
             self._descriptors.move_to_end(path)
         return fd
 
-    def _retry(self, path: str, operation: Callable[[], T], missing_is_error: bool = True) -> T:
+    def _retry(self, path: str, operation: Callable[[], T], pass_missing: bool = False) -> T:
         delay = self._first_delay
         for attempt in range(1, self._attempts + 1):
             try:
                 return operation()
-            except _NO_SUCH_FILE as error:
-                if not missing_is_error:
-                    raise
-                raise StorageError(f"{path} is gone or no file: {error}") from error
             except _transient_errors() as error:
-                if isinstance(error, _PERMANENT) or getattr(error, "errno", None) in _PERMANENT_CODES:
-                    if not missing_is_error and getattr(error, "errno", None) in _PERMANENT_CODES:
-                        raise FileNotFoundError(str(error)) from error
-                    raise StorageError(f"{path} cannot be read: {error}") from error
+                if isinstance(error, _NO_SUCH_FILE) or getattr(error, "errno", None) in _NO_SUCH_NAME:
+                    missing = FileNotFoundError if pass_missing else StorageError
+                    raise missing(f"{path} is gone or no file: {error}") from error
+                if isinstance(error, PermissionError):
+                    raise StorageError(f"{path} may not be read: {error}") from error
                 if attempt == self._attempts:
                     raise StorageError(f"{path} cannot be read, tried {attempt} times, at last: {error!r}") from error
             self._sleep(delay)
@@ -177,14 +179,14 @@ def _stat(path: str) -> Stat:
     if not is_url(path):
         found = os.stat(local_path(path))
         return Stat(found.st_size, str(found.st_mtime_ns))
-    fs, inside = fsspec.core.url_to_fs(path)
+    fs, inside = filesystem(path)
     info = fs.info(inside)
     stamps = (info.get(key) for key in ("mtime", "LastModified", "last_modified", "updated", "created", "ETag", "etag"))
     return Stat(int(info["size"]), str(next((stamp for stamp in stamps if stamp is not None), "")))
 
 
 def _read_remote(path: str, offset: int, size: int) -> bytes:
-    fs, inside = fsspec.core.url_to_fs(path)
+    fs, inside = filesystem(path)
     data = fs.cat_file(inside, start=offset, end=offset + size) if size else b""
     if len(data) != size:
         if fs.info(inside)["size"] < offset + size:
@@ -199,7 +201,7 @@ def _read_whole_local(path: str, limit: int | None) -> bytes:
 
 
 def _read_whole_remote(path: str, limit: int | None) -> bytes:
-    fs, inside = fsspec.core.url_to_fs(path)
+    fs, inside = filesystem(path)
     return fs.cat_file(inside) if limit is None else fs.cat_file(inside, start=0, end=limit)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from zephon_vl.contracts import Span
 from zephon_vl.errors import SourceError
 from zephon_vl.sources.indexfile import ShardIndex
-from zephon_vl.sources.records import IMAGE_SUFFIXES, Member, Record, decode_json, decode_text, even_blocks
+from zephon_vl.sources.records import IMAGE_SUFFIXES, Member, Record, decode_json, decode_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -74,7 +74,7 @@ class TarShard:
     def __init__(self, storage: Storage, path: str, number: int, index: ShardIndex, wanted: Iterable[str]) -> None:
         """`number`: of the shard in its source; `wanted`: suffixes of members that matter besides the usual ones."""
         arrays = index.arrays
-        self._storage, self._path, self._number, self._count = storage, path, number, index.count
+        self._storage, self._path, self._number = storage, path, number
         self._starts, self._offsets, self._sizes = arrays["starts"], arrays["offsets"], arrays["sizes"]
         self._codes, self._names, self._name_ends = (
             arrays["codes"],
@@ -113,13 +113,7 @@ class TarShard:
                     merged = value
                 else:
                     fields[suffix] = value
-        return Record(key, {**merged, **fields}, (*seen, *merged), self._find(key))
-
-    def blocks(self) -> list[int]:
-        return even_blocks(self._count)
-
-    def _find(self, key: str) -> _Finder:
-        return _Finder(self, posixpath.dirname(key))
+        return Record(key, {**merged, **fields}, (*seen, *merged), _Finder(self, key))
 
     def find(self, name: str) -> Span | None:
         """Where the member of this name lies; of several the last one, as when a tar is unpacked."""
@@ -142,15 +136,15 @@ class TarShard:
 class _Finder:
     """Looks for members as written, then in the directory of the sample."""
 
-    __slots__ = ("_directory", "_shard")
+    __slots__ = ("_key", "_shard")
 
-    def __init__(self, shard: TarShard, directory: str) -> None:
-        self._shard, self._directory = shard, directory
+    def __init__(self, shard: TarShard, key: str) -> None:
+        self._shard, self._key = shard, key
 
     def __call__(self, name: str) -> Span | None:
         found = self._shard.find(name)
-        if found is None and self._directory:
-            found = self._shard.find(f"{self._directory}/{name}")
+        if found is None and "/" in self._key:
+            found = self._shard.find(f"{posixpath.dirname(self._key)}/{name}")
         return found
 
 
@@ -222,7 +216,8 @@ def _check_end(storage: Storage, path: str, size: int, offset: int) -> None:
         )
     if any(block):
         raise SourceError(f"{path} is damaged: no member header at offset {offset} of {size} bytes. Write it anew")
-    if any(storage.read(path, offset, min(_TAIL, size - offset))):
+    tail = storage.read(path, offset, min(_TAIL, size - offset))
+    if tail.count(0) != len(tail):
         raise SourceError(
             f"{path} goes on behind its end-of-archive mark at offset {offset} (of {size} bytes): archives written one "
             f"behind the other. Join them with: tar --concatenate --file FIRST SECOND"
