@@ -6,6 +6,7 @@ import functools
 import importlib
 import io
 import struct
+import warnings
 import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ _CODEC_ERRORS = (
     AttributeError,
     AssertionError,
     EOFError,
+    ImportError,
     RuntimeError,
     MemoryError,
     struct.error,
@@ -144,7 +146,9 @@ class _Picture:
             return None
         try:
             pixels: NDArray[np.uint8] = _decode_jpeg(self.data, "RGBX")
-        except ValueError:
+        except ValueError as error:
+            if "premature end of data segment" in str(error):  # Pillow would return what there is, and grey below it
+                raise BadSample("is cut off: its data ends before the picture does") from error
             return None
         # Four bytes a pixel is how Pillow itself keeps RGB. Mapped like this they are not copied; with a copy
         # simplejpeg would be no faster than Pillow.
@@ -210,14 +214,11 @@ def _open(data: bytes) -> Image.Image:
     if not data:
         raise _Unreadable("is empty")
     for name, factory, accept in _plugins():
-        accepted = accept is None or accept(data[:16])
+        accepted = accept is None or accept(data[:16].ljust(16, b"\0"))
         if isinstance(accepted, str):
             raise _Unreadable(f"is a {name} image, which this Pillow ({PIL.__version__}) is built without")
         if accepted:
-            try:
-                return factory(io.BytesIO(data), "")
-            except _CODEC_ERRORS as error:
-                raise _Unreadable(f"cannot be read as {name}: {str(error) or type(error).__name__}") from error
+            return _guarded(functools.partial(factory, io.BytesIO(data), ""), f"cannot be read as {name}", _Unreadable)
     raise _Unreadable(f"is in no known image format; it starts with {data[:12]!r}")
 
 
@@ -230,11 +231,14 @@ def _plugins() -> list[tuple[str, Callable[..., Image.Image], Callable[[bytes], 
     return [(name, *Image.OPEN[name]) for name in FORMATS]
 
 
-def _guarded(call: Callable[[], Any], failure: str) -> Any:
+def _guarded(call: Callable[[], Any], failure: str, kind: type[BadSample] = BadSample) -> Any:
+    """What Pillow raises becomes a bad sample; what it warns of is left out, also where warnings are made errors."""
     try:
-        return call()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return call()
     except _CODEC_ERRORS as error:
-        raise BadSample(f"{failure}: {str(error) or type(error).__name__}") from error
+        raise kind(f"{failure}: {str(error) or type(error).__name__}") from error
 
 
 def _by(size: tuple[int, int]) -> str:

@@ -19,7 +19,7 @@ def mrope_positions(
 ) -> NDArray[np.int64]:
     """(length, 3) int64: time, height and width of each token, as the models' `get_rope_index` gives them.
 
-    `images`: (first image token, grid (t, h, w) in patches before merging), in order. Text counts on along all three axes;
+    `images`: (first image token, grid (t, h, w) in patches before merging), in order. Text counts on along all axes;
     an image counts its rows and columns from where the text stood, and the text goes on after the longer of the two.
     `out`: where to write, (length, 3) of any integer type.
     """

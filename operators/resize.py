@@ -32,7 +32,7 @@ class ResizeImage(Operator):
             try:
                 _, part.target = resize_size(part.size, self.rules)
             except BadSample as bad:
-                raise BadSample(f"image {part.name!r}: {bad.reason}") from None
+                raise BadSample(f"image {part.name!r} {bad.reason}") from None
         return sample
 
     def render(self, pixels: Image.Image, job: ImageJob) -> Image.Image:  # noqa: ARG002

@@ -49,7 +49,7 @@ def to_pixel_values(
     time = 2 if order == "c t h w" else 1
     repeats = [-1] * 5
     repeats[time] = rules.temporal_patch
-    values = values.unsqueeze(time).expand(repeats).reshape(values.shape[0], -1)
+    values = values.unsqueeze(time).expand(repeats).flatten(1)
     return values if layout == "packed" else _padded(values, grid_thw, rules, pad_to)
 
 

@@ -77,9 +77,10 @@ class VisionRules:
         return max(square, strip, self._most_when_enlarged())
 
     def max_pixels_for(self, tokens: int) -> int | None:
-        """The largest `max_pixels` with which every image takes at most `tokens`; None if no value does, since
-        `min_pixels` alone makes larger images."""
-        low, high = max(self.min_pixels, self.pixels_per_token), max(self.max_pixels, tokens * self.pixels_per_token)
+        """The largest `max_pixels` with which every image takes at most `tokens`; None if no value does, because of
+        `min_pixels` (`smart`) or because thin strips always may have the longest side (`navit`)."""
+        low = max(self.min_pixels, self.pixels_per_token)
+        high = max(low, (tokens + 1) * self.pixels_per_token)
         if dataclasses.replace(self, max_pixels=low).max_tokens > tokens:
             return None
         while low < high:
@@ -118,10 +119,12 @@ class VisionRules:
         longest = -(-self.max_side_patches // self.merge)
 
         def fits(rows: int, columns: int) -> bool:
+            if rows == 1:
+                return True  # a side of less than a patch counts as a whole one, so the other is only held by its limit
             # Sides, in whole patches, that the image has at least when it needs this many tokens.
             h, w = (rows - 1) * self.merge, (columns - 1) * self.merge
             over = (1 + 1 / max(1, h)) * (1 + 1 / max(1, w))
-            return (h + 1 / self.patch) * (w + 1 / self.patch) <= limit * over * (1 + _ROUNDING)
+            return h * w <= limit * over * (1 + _ROUNDING)
 
         most, columns = 0, longest
         for rows in range(1, longest + 1):
