@@ -31,15 +31,15 @@ class DeficitMixer:
     def choose(self, sizes: Sequence[int | None]) -> int:
         """Index of the source to take from; `sizes` are the tokens of the next documents, None where a source ended.
 
-        Ties go to the source that stands first. At least one size must be given.
+        Ties go to the source that stands first; one of weight 0 is never chosen. At least one other must have a size.
         """
         by_tokens = self.weight_by == "tokens"
-        best, lowest = -1, float("inf")
+        best, lowest = -1, 0.0
         for source, size in enumerate(sizes):
-            if size is None:
+            if size is None or self.weights[source] <= 0:
                 continue
             account = (self.spent[source] + (size if by_tokens else 1) / 2) / self.weights[source]
-            if account < lowest:
+            if best < 0 or account < lowest:
                 best, lowest = source, account
         return best
 
