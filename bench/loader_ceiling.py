@@ -153,7 +153,9 @@ def main() -> None:
         )
     console.print(table)
     spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
-    console.print(f"median ratio to the ceiling {statistics.median(ratios):.3f} ({spread}), {arguments.workers} workers")
+    console.print(
+        f"median ratio to the ceiling {statistics.median(ratios):.3f} ({spread}), {arguments.workers} workers"
+    )
 
 
 if __name__ == "__main__":

@@ -125,9 +125,7 @@ def microbatches(loaders: Sequence[Loader]) -> Iterator[dict[int, str]]:
 
 @pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4), (3, 1), (1, 3), (4, 3)])
 @pytest.mark.parametrize("taken", [0, 1, 3, 5])
-def test_resume_on_other_ranks(
-    recipe_path: Path, reference: list[str], before: int, after: int, taken: int
-) -> None:
+def test_resume_on_other_ranks(recipe_path: Path, reference: list[str], before: int, after: int, taken: int) -> None:
     """Save after any microbatch, also inside a step, restore on other ranks: nothing is lost, doubled or changed."""
     slots: list[dict[int, str]] = []
     loaders = [Loader(recipe_path, dp_rank=r, dp_size=before, workers=0) for r in range(before)]

@@ -54,6 +54,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def pid(self) -> int:
+        """Of the coordinator; 0 where there is none."""
+        ...
+
+    @property
     def worker_pids(self) -> list[int]: ...
 
     @property
@@ -140,6 +145,7 @@ class ProcessBackend:
 class InlineBackend:
     """The engine and its tasks in the calling process (`workers = 0`), for debugging: the same code, one after another."""
 
+    pid = 0
     worker_pids: list[int] = []  # noqa: RUF012 - there are none, ever
     worker_restarts = 0
 

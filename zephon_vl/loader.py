@@ -273,6 +273,11 @@ class Loader:
         return self._backend.worker_pids if self._backend else []
 
     @property
+    def coordinator_pid(self) -> int:
+        """Process id of the coordinator; 0 where there is none."""
+        return self._backend.pid if self._backend else 0
+
+    @property
     def buffer_bytes(self) -> int:
         """Most bytes that all buffers of this rank can take."""
         return self._slabs * self._layout.size

@@ -73,7 +73,8 @@ class TaskRunner:
             self._opened[number] = open_source(recipe, recipe.sources[number], self._setup.sources[number])
         return self._opened[number]
 
-    def _chain(self, source: int) -> Chain:
+    def chain(self, source: int) -> Chain:
+        """The operators of a source, built in this process."""
         if source not in self._chains:
             recipe = self._setup.recipe
             self._chains[source] = self._pipeline.chain(recipe, recipe.sources[source], self._setup.vocabulary)
@@ -89,7 +90,7 @@ class TaskRunner:
     def _measure_one(self, source: int, epoch: int, index: int) -> Measured | Skipped:
         reader = self.source(source)
         try:
-            sample = self._measured_sample(source, epoch, index)
+            sample = self.measured_sample(source, epoch, index)
         except BadSample as bad:
             return Skipped(bad.reason, *reader.locate(index))
         if sample is None:
@@ -101,11 +102,12 @@ class TaskRunner:
         ]
         return Measured(np.ascontiguousarray(sample.tokens, dtype="<i4").tobytes(), slots)
 
-    def _measured_sample(self, source: int, epoch: int, index: int, images_only: bool = False) -> Sample | None:
+    def measured_sample(self, source: int, epoch: int, index: int, images_only: bool = False) -> Sample | None:
+        """A sample after its measure faces; None if a filter dropped it. Raises `BadSample`."""
         reader = self.source(source)
         sample = reader.sample(index)
         context = Context(reader, self._setup.recipe.seed, source, epoch, index)
-        for operator in self._chain(source).measure:
+        for operator in self.chain(source).measure:
             if images_only and operator.text_only:
                 continue
             sample = operator.measure(sample, context)
@@ -132,7 +134,7 @@ class TaskRunner:
             part = self._part(plan)
             job = ImageJob(part, out, context)
             pixels = context.image_bytes(part)
-            for operator in self._chain(plan.source).render:
+            for operator in self.chain(plan.source).render:
                 pixels = operator.render(pixels, job)
         except BadSample as bad:
             out[:] = GREY
@@ -152,7 +154,7 @@ class TaskRunner:
         together."""
         key = (plan.source, plan.epoch, plan.index)
         if key not in self._samples:
-            sample = self._measured_sample(*key, images_only=True)
+            sample = self.measured_sample(*key, images_only=True)
             if sample is None:
                 raise BadSample(
                     "a filter that kept this sample at measure dropped it at render: it must not depend on chance"

@@ -10,7 +10,7 @@ from zephon_vl.recipe import Recipe
 from zephon_vl.sources import SourceHandle
 
 
-class Setup(msgspec.Struct, tag="setup"):
+class Setup(msgspec.Struct, tag="setup", array_like=True):
     """The first message to a process: everything that it needs to build its own pipeline."""
 
     recipe: Recipe
