@@ -50,8 +50,10 @@ class GzipBytes:
         self._points = index.arrays["points"]
 
     def read(self, offset: int, size: int) -> bytes:
-        reader = cache.decoded.get(self._version, self._open)
-        data = reader.pread(size, offset)
+        try:
+            data = cache.decoded.get(self._version, self._open).pread(size, offset)
+        except OSError as error:  # all that zran raises, also when reading the file failed
+            raise StorageError(f"{self._path} cannot be unpacked at {offset}: {error}") from error
         if len(data) != size:
             raise StorageError(f"{self._path} ends too early: it has changed since it was indexed")
         return data

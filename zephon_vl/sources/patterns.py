@@ -77,7 +77,8 @@ def expand_braces(pattern: str) -> list[str]:
         options = _options(match.group(1))
         if options is not None:
             head, tail = pattern[: match.start()], pattern[match.end() :]
-            return [text for option in options for text in expand_braces(head + option + tail)]
+            texts = (text for option in options for text in expand_braces(head + option + tail))
+            return list(dict.fromkeys(texts))  # nested braces are met once for each option around them
     return [pattern]
 
 

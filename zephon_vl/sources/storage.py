@@ -7,6 +7,7 @@ import io
 import os
 import sys
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -75,6 +76,7 @@ class Storage:
         self._sleep = sleep
         self._max_open = max_open
         self._descriptors: OrderedDict[str, int] = OrderedDict()
+        weakref.finalize(self, _close_all, self._descriptors)
 
     def stat(self, path: str) -> Stat:
         """Size and stamp of a file. Raises `StorageError`."""
@@ -99,11 +101,8 @@ class Storage:
         return io.BufferedReader(_StorageFile(self, path, self.stat(path).size), buffer)
 
     def close(self) -> None:
-        while self._descriptors:
-            os.close(self._descriptors.popitem()[1])
-
-    def __del__(self) -> None:
-        self.close()
+        """Close the files; the next read opens them again."""
+        _close_all(self._descriptors)
 
     def _read_local(self, path: str, offset: int, size: int) -> bytes:
         fd = self._descriptor(path)
@@ -173,6 +172,11 @@ class _StorageFile(io.RawIOBase):
             view[:size] = self._storage.read(self._path, self._position, size)
             self._position += size
         return size
+
+
+def _close_all(descriptors: OrderedDict[str, int]) -> None:
+    while descriptors:
+        os.close(descriptors.popitem()[1])
 
 
 def _stat(path: str) -> Stat:
