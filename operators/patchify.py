@@ -22,7 +22,7 @@ class Patchify(Operator):
     def __init__(self, rules: VisionRules) -> None:
         self.rules = rules
 
-    def measure(self, sample: Sample, context: Context) -> Sample:  # noqa: ARG002
+    def measure(self, sample: Sample, context: Context) -> Sample:
         """The grid is (1, height, width) in patches; `merge` squared of them make a token."""
         patch, merge = self.rules.patch, self.rules.merge
         for part in sample.images():

@@ -22,7 +22,7 @@ class ResizeImage(Operator):
     def __init__(self, rules: VisionRules) -> None:
         self.rules = rules
 
-    def measure(self, sample: Sample, context: Context) -> Sample:  # noqa: ARG002
+    def measure(self, sample: Sample, context: Context) -> Sample:
         """Raises `BadSample` for a size that the model refuses."""
         for part in sample.images():
             if part.size is None:
@@ -35,7 +35,7 @@ class ResizeImage(Operator):
                 raise BadSample(f"image {part.name!r} {bad.reason}") from None
         return sample
 
-    def render(self, pixels: Image.Image, job: ImageJob) -> Image.Image:  # noqa: ARG002
+    def render(self, pixels: Image.Image, job: ImageJob) -> Image.Image:
         """RGB image of any size to an RGB image of `resize_size(...)[1]`."""
         content, target = resize_size(pixels.size, self.rules)
         if pixels.size != content:
