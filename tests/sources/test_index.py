@@ -144,7 +144,7 @@ import sys
 from zephon_vl.recipe import *
 from zephon_vl.sources import build, build_indexes
 real = build._index
-build._index = lambda job, storage: (print("built", job.name), real(job, storage))[1]
+build._index = lambda job, storage: (sys.stdout.write(f"built {job.name}\\n"), real(job, storage))[1]
 build_indexes(Recipe(lanes=1, global_batch_size=1, seq_len=64, tokenizer=TokenizerConfig(path="none"),
     base_dir=sys.argv[1], sources=(SourceConfig(name="data", path="*.jsonl", schema="text"),)))
 """

@@ -10,9 +10,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from shard_corpus import JPEG, Corpus, tar_bytes
 
-from zephon_vl.contracts import File
+from zephon_vl.contracts import File, TextPart
 from zephon_vl.errors import BadSample, StorageError
-from zephon_vl.sources import Storage
+from zephon_vl.sources import Storage, cache
 
 
 class Flaky:
@@ -131,3 +131,33 @@ def test_an_image_that_may_not_be_read_is_a_storage_error(corpus: Corpus, monkey
     monkeypatch.setattr("zephon_vl.sources.storage._read_whole_local", refuse)
     with pytest.raises(StorageError, match="may not be read"):
         source.image_bytes(File("a.jpg"))
+
+
+@pytest.mark.parametrize("suffix", ["tar", "jsonl", "jsonl.gz", "jsonl.zst", "parquet"])
+def test_every_format_from_remote_storage(flaky: Flaky, corpus: Corpus, suffix: str) -> None:
+    records = [{"text": f"{i} {'x' * i}"} for i in range(50)]
+    if suffix == "tar":
+        path = corpus.tar("a.tar", [(f"{i}.txt", record["text"].encode()) for i, record in enumerate(records)])
+    else:
+        write = corpus.parquet if suffix == "parquet" else corpus.jsonl
+        path = write(f"a.{suffix}", records, 10)
+    flaky.pipe(f"/remote/{path.name}", path.read_bytes())
+    source = corpus.open(f"memory://remote/*.{suffix}", storage=Storage(attempts=3, sleep=lambda _: None))
+    flaky.failures = 2
+    assert [source.sample(i).parts for i in (49, 0, 25)] == [[TextPart(records[i]["text"])] for i in (49, 0, 25)]
+    again = corpus.open(f"memory://remote/*.{suffix}", storage=Storage(attempts=3, sleep=lambda _: None))
+    cache.decoded.clear()
+    flaky.failures = 99
+    with pytest.raises(StorageError, match=r"memory:///remote/a\."):
+        again.sample(1)
+
+
+def test_remote_images(flaky: Flaky, corpus: Corpus) -> None:
+    flaky.pipe("/images/pics/a.jpg", JPEG)
+    corpus.jsonl("a.jsonl", [{"image": "pics/a.jpg", "text": "x"}, {"image": "no.jpg", "text": "x"}])
+    source = corpus.open("a.jsonl", "caption", image_root="memory://images")
+    wheres = [source.sample(i).images()[0].where for i in range(2)]
+    assert wheres == [File("pics/a.jpg"), File("no.jpg")]
+    assert source.image_bytes(File("pics/a.jpg")) == JPEG and source.image_bytes(File("pics/a.jpg"), 9) == JPEG[:9]
+    with pytest.raises(BadSample, match=r"there is no file memory://images/no\.jpg"):
+        source.image_bytes(File("no.jpg"))

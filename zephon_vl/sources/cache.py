@@ -34,5 +34,10 @@ class ByteCache:
                     self._used -= self._entries.popitem(last=False)[1][1]
         return value
 
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+            self._used = 0
+
 
 decoded = ByteCache(LIMIT)

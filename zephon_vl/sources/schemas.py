@@ -51,18 +51,21 @@ class Schema:
                 )
         self.names = FieldNames({role: _override(source.fields, role, names) for role, names in roles.items()})
         self._fill = _FILL[source.schema]
-        self._large = {name for role in ("image", "images") for name in self.names.candidates.get(role, ())}
+        self._images = [name for role in ("image", "images") for name in self.names.candidates.get(role, ())]
 
     def sample(self, record: Record, shard: str, images: ImageFinder) -> Sample:
         """Raises `BadSample`."""
-        fields = record.fields
-        kept = {name: value for name, value in fields.items() if name not in self._large and type(value) not in _BINARY}
-        sample = Sample(record.key, shard, record=kept)
+        small = {name: value for name, value in record.fields.items() if type(value) not in _BINARY}
+        for name in self._images:
+            if name in small and not (isinstance(small[name], str) and len(small[name]) <= _LONGEST_PATH):
+                del small[name]
+        sample = Sample(record.key, shard, record=small)
         self._fill(sample, record, self.names, images)
         return sample
 
 
 _BINARY = (bytes, Member)
+_LONGEST_PATH = 4096
 
 
 def fill_text(sample: Sample, record: Record, names: FieldNames, images: ImageFinder) -> None:
