@@ -176,14 +176,13 @@ class Recipe(_Section, frozen=True, kw_only=True):
             f"at least {least}: the smallest image of preset {vision.preset!r} and its two delimiters",
         )
         most = image.max_tokens + 2
-        _require(
-            self.seq_len >= most,
-            "vision.max_pixels",
-            image.max_pixels,
-            f"such that one image fits in a sequence: an image may take {most} tokens with its delimiters, and "
-            f"seq_len is {self.seq_len}. Raise seq_len or lower vision.max_pixels to at most "
-            f"{(self.seq_len - 2) * image.pixels_per_token}",
-        )
+        if self.seq_len < most:
+            limit = image.max_pixels_for(self.seq_len - 2)
+            lower = f"lower vision.max_pixels to at most {limit}" if limit else "lower vision.min_pixels"
+            raise RecipeError(
+                f"vision.max_pixels is {image.max_pixels}, so one image may take {most} tokens with its delimiters, but "
+                f"seq_len is {self.seq_len}: an image must fit in a sequence. Raise seq_len, or {lower}"
+            )
 
 
 def load_recipe(path: str | Path) -> Recipe:
