@@ -24,14 +24,14 @@ import numpy as np
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
-from zephon_vl.operators import decode
-from zephon_vl.operators.decode import DecodeImage
-from zephon_vl.operators.patchify import Patchify
-from zephon_vl.operators.resize import ResizeImage
 
 from zephon_vl.contracts import Context, ImageJob, ImagePart, Sample, SourceReader
 from zephon_vl.image_code import identity, prepare_worker
 from zephon_vl.image_header import read_header
+from zephon_vl.operators import decode
+from zephon_vl.operators.decode import DecodeImage
+from zephon_vl.operators.patchify import Patchify
+from zephon_vl.operators.resize import ResizeImage
 from zephon_vl.presets import PRESETS
 
 SIZES = ((640, 480), (1280, 960), (2048, 1536))

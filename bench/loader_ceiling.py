@@ -1,8 +1,8 @@
 """The whole loader against the raw ceiling of the machine, in one alternating run.
 
-The ceiling: bare processes that read, decode, resize and patchify *the same images* that the loader delivered, with the
-same calls, and throw them away. They tokenize nothing, pack nothing and hand nothing over. Reported is the ratio of images
-per second, the median over rounds; absolute figures of one machine say little about another.
+The ceiling: bare processes that read, decode, resize and patchify *the same images* that the loader delivered, with
+the same calls, and throw them away. They tokenize nothing, pack nothing and hand nothing over. Reported is the ratio of
+images per second, the median over rounds; absolute figures of one machine say little about another.
 
     python bench/loader_ceiling.py sample_data/recipe.toml --steps 20 --rounds 5
 """
