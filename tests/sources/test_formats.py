@@ -28,7 +28,7 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_siz
 
 
 @pytest.mark.parametrize("suffix", ["tar", "jsonl", "ndjson", "jsonl.gz", "jsonl.zst", "parquet"])
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_random_access_equals_sequential_reading(tmp_path_factory, suffix: str, data: st.DataObject) -> None:
     corpus = Corpus(tmp_path_factory.mktemp("random"))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from zephon_vl.sources.storage import Storage
 
-_CHUNK = 1 << 24
+_CHUNK = 1 << 22
 _NEWLINE = 10
 _BLANK = np.frombuffer(b" \t\r\n\v\f", np.uint8)
 _BOM = b"\xef\xbb\xbf"
@@ -42,7 +42,7 @@ def index_lines(chunks: Iterable[bytes]) -> ShardIndex:
         if not end:
             rest += chunk
             continue
-        block = rest + chunk[:end]
+        block = b"".join((rest, memoryview(chunk)[:end]))
         lines += _scan(block, base, lines, starts, stops, numbers)
         base += len(block)
         rest = chunk[end:]
