@@ -99,7 +99,7 @@ def test_what_decides_the_data_changes_the_digests(tmp_path: Path, reference: li
         recipe.write_text(text.replace(f"weight = {first.weight}", f"weight = {first.weight + 1}", 1))
     else:
         for shard in sorted(tmp_path.rglob("*.jsonl")):
-            shard.write_bytes(shard.read_bytes().replace(b"e", b"a"))
+            shard.write_bytes(shard.read_bytes().replace(b"cat", b"cow"))
     assert run(recipe, STEPS, workers=0) != reference
 
 

@@ -96,7 +96,7 @@ def _differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[s
 
 def _portable(recipe: Recipe) -> dict[str, Any]:
     """The recipe without what may change: directories (the data part names the shards)."""
-    table = msgspec.to_builtins(recipe)
+    table = msgspec.json.decode(msgspec.json.encode(recipe))
     del table["base_dir"], table["tokenizer"]["path"]
     table["sources"] = {source.pop("name"): source for source in table["sources"]}
     for source in table["sources"].values():

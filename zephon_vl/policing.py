@@ -47,6 +47,8 @@ class BadSampleLimit:
         if passed <= 2 * len(self._sources[source]) + _LOOK_FROM:
             return
         name = self._recipe.sources[source].name
+        # Those on the way to the next sequence are not counted yet.
+        self._reasons[source].update(skip.reason for skip in lane.passed_over(source) if skip.reason)
         raise TooManyBadSamples(
             f"source {name!r} gives no usable sample: lane {lane.lane} passed over {passed} in a row, the source has "
             f"{len(self._sources[source])}. {self._reasons_of(source) or 'All were dropped by a filter'}. "
