@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -60,7 +60,7 @@ class Engine:
     def __init__(
         self,
         setup: Setup,
-        sources: list[SourceReader],
+        sources: Sequence[SourceReader],
         topology: Topology,
         *,
         prefetch: int,
@@ -78,7 +78,9 @@ class Engine:
             SourceOrder(recipe.seed, config.name, source.blocks(), config.order, config.block_window)
             for config, source in zip(recipe.sources, sources, strict=True)
         ]
-        self._lanes = {lane: self._make_lane(setup, lane) for lane in topology.owned}
+        # Without repeats every rank follows all lanes, to end at the same step as the others without asking them.
+        followed = topology.owned if recipe.repeat else range(recipe.lanes)
+        self._lanes = {lane: self._make_lane(setup, lane) for lane in followed}
         self._closed: dict[int, deque[ClosedSequence]] = {lane: deque() for lane in topology.owned}
         self._ids = itertools.count()
         self._measuring: dict[int, MeasureTask] = {}
@@ -259,7 +261,7 @@ class Engine:
             return False
         step, microbatch, step_rows = self._schedule(self._planned)
         rows = step_rows[microbatch]
-        if not self._sequences_ready(rows, at_step_start=microbatch == 0) or self.ended:
+        if not self._sequences_ready(rows, step, at_step_start=microbatch == 0) or self.ended:
             return False
         slab = self._slabs.acquire()
         if slab is None:
@@ -280,19 +282,33 @@ class Engine:
         self._planned += 1
         return True
 
-    def _sequences_ready(self, rows: list[int], at_step_start: bool) -> bool:
+    def _sequences_ready(self, rows: list[int], step: int, at_step_start: bool) -> bool:
         """Whether the lanes of `rows` have what it takes; sets `ended` where the data ends before this step."""
         lanes = [slot % self._recipe.lanes for slot in rows if slot != EMPTY]
-        needed = {lane: lanes.count(lane) for lane in lanes}
-        if at_step_start and not self._recipe.repeat:
-            needed = {lane: max(1, needed.get(lane, 0)) for lane in self._topology.owned}
         # Each lane is moved on, not only those up to the first that lacks something: each asks for what it needs.
-        ready = [self._advance(lane, count) for lane, count in needed.items()]
-        if not all(ready):
-            return False
+        ready = [self._advance(lane, lanes.count(lane)) for lane in dict.fromkeys(lanes)]
         if at_step_start and not self._recipe.repeat:
-            self.ended = not any(self._closed.values())
+            ready += [self._reaches(lane, step) for lane in self._lanes]
+            self.ended = all(ready) and not any(self._has_sequence(lane, step) for lane in self._lanes)
+        return all(ready)
+
+    def _reaches(self, lane_number: int, step: int) -> bool:
+        """Whether a lane is known to have a sequence for a step, or to have none; moves it on as far as it can go."""
+        if lane_number in self._closed:
+            return self._advance(lane_number)
+        lane = self._lanes[lane_number]
+        while not lane.ended and not self._has_sequence(lane_number, step):
+            sequence = lane.advance()
+            self._request(lane, self._planned)
+            if sequence is None and not lane.ended:
+                self._limit.check_fruitless(lane)
+                return False
         return True
+
+    def _has_sequence(self, lane: int, step: int) -> bool:
+        if lane in self._closed:
+            return bool(self._closed[lane])
+        return self._lanes[lane].closed > step * self._topology.per_lane
 
     def _pop(self, slot: int) -> ClosedSequence | None:
         if slot == EMPTY or not self._closed[slot % self._recipe.lanes]:

@@ -1,13 +1,14 @@
 """A lane: one of L logical data streams, a single-threaded state machine that decides on sizes alone.
 
-It is handed measured documents in any order, and gives closed sequences, each with the state that it had right after. The
-state names documents, it does not hold them: a restore measures those of the open sequences again.
+It is handed measured documents in any order, and gives closed sequences, each with the state that it had right after.
+The state names documents, it does not hold them: a restore measures those of the open sequences again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -17,18 +18,20 @@ from zephon_vl.errors import StateError
 
 STATE_VERSION = 1
 
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
 
 class LaneState(msgspec.Struct, array_like=True, frozen=True):
     """What a lane needs to go on: a few hundred bytes."""
 
     version: int
-    lane: int
-    lanes: int
-    closed: int
+    lane: _Count
+    lanes: _Count
+    closed: _Count
     """Sequences closed since the start of the run."""
-    taken: list[int]
+    taken: list[_Count]
     """Samples of each source that this lane has used or skipped."""
-    spent: list[int]
+    spent: list[_Count]
     """Tokens (or samples) of each source, the account of the mixture."""
     open: list[list[DocumentRef]]
     carry: DocumentRef | None
@@ -161,6 +164,10 @@ class Lane:
         worst = max(range(len(self._inboxes)), key=lambda s: self._inboxes[s].fruitless)
         return worst, self._inboxes[worst].fruitless
 
+    def passed_over(self, source: int) -> list[Skipped]:
+        """Samples of a source that were passed over since the last closed sequence."""
+        return [event.skipped for event in self._skips if event.source == source]
+
     # --- what it decides ------------------------------------------------------------------------------------------
 
     def advance(self) -> ClosedSequence | None:
@@ -210,9 +217,10 @@ class Lane:
                 self._pass_over(source, inbox, index, result)
                 continue
             whole = _whole(source, self.take(source, inbox.taken), epoch, index, result)
-            piece = self.packer.admit(whole)
-            if piece is None:
-                reason = f"{len(whole)} tokens are longer than seq_len (packing.overlong = drop)"
+            if len(whole) == 0:
+                self._pass_over(source, inbox, index, Skipped("the document is empty", "", ""))
+            elif (piece := self.packer.admit(whole)) is None:
+                reason = f"{len(whole)} tokens do not fit in a sequence (packing.overlong = drop)"
                 self._pass_over(source, inbox, index, Skipped(reason, "", ""))
             else:
                 inbox.head = piece
@@ -259,39 +267,50 @@ class Lane:
         """Take up a state. The documents of `restore_requests` must be supplied before it advances.
 
         Raises:
-            StateError: for a state that is damaged, of another version, or of another lane.
+            StateError: for a state that is damaged, of another version, or of another lane; the lane is as before.
         """
         state = decode_state(encoded)
+        self._check(state)
+        self.closed, self.ended = state.closed, False
+        self.mixer.spent = list(state.spent)
+        self.packer.open, self.packer.carry = [], None
+        for inbox, taken in zip(self._inboxes, state.taken, strict=True):
+            inbox.taken = inbox.requested = taken
+            inbox.head, inbox.fruitless = None, 0
+            inbox.results.clear()
+        self._skips, self._used = [], [0] * len(self._inboxes)
+        self._restoring, self._carry_ref = state.open, state.carry
+        self._again = {(ref.source, ref.take): None for ref in _refs(state)}
+        self._to_request = sorted(self._again)
+
+    def _check(self, state: LaneState) -> None:
+        """Whether a state is one of this lane. Raises `StateError`."""
         if (state.lane, state.lanes) != (self.lane, self.lanes):
             raise StateError(
                 f"the state is of lane {state.lane} of {state.lanes}, but this is lane {self.lane} of {self.lanes}; "
                 "lanes are fixed for a run"
             )
-        if len(state.taken) != len(self._inboxes):
-            raise StateError(f"the state has {len(state.taken)} sources, but the recipe has {len(self._inboxes)}")
-        self.closed = state.closed
-        self.mixer.spent = list(state.spent)
-        for inbox, taken in zip(self._inboxes, state.taken, strict=True):
-            inbox.taken = inbox.requested = taken
-            inbox.head = None
-            inbox.results.clear()
-        self._restoring, self._carry_ref = state.open, state.carry
-        refs = [ref for refs in state.open for ref in refs] + ([state.carry] if state.carry else [])
-        self._again = {(ref.source, ref.take): None for ref in refs}
-        self._to_request = sorted(self._again)
+        for sources in (len(state.taken), len(state.spent)):
+            if sources != len(self._inboxes):
+                raise StateError(f"the state has {sources} sources, but the recipe has {len(self._inboxes)}")
+        for ref in _refs(state):
+            in_range = ref.source < len(state.taken) and 0 <= ref.start < ref.stop and min(ref.source, ref.take) >= 0
+            lane, k = ref.take % self.lanes, ref.take // self.lanes
+            if not in_range or lane != self.lane or k >= state.taken[ref.source]:
+                raise StateError(f"a lane's state is damaged: it holds {ref}, which lane {self.lane} has not taken")
 
     def _restore_open(self) -> bool:
         """Rebuild the open sequences once all their documents are there again."""
         if any(value is None for value in self._again.values()):
             return False
         assert self._restoring is not None
+        restored: list[OpenSequence] = []
         for refs in self._restoring:
-            sequence = OpenSequence()
+            restored.append(OpenSequence())
             for ref in refs:
-                sequence.add(self._restored(ref))
-            self.packer.open.append(sequence)
-        if self._carry_ref is not None:
-            self.packer.carry = self._restored(self._carry_ref)
+                restored[-1].add(self._restored(ref))
+        self.packer.carry = self._restored(self._carry_ref) if self._carry_ref else None
+        self.packer.open = restored
         self._restoring, self._carry_ref, self._again = None, None, {}
         return True
 
@@ -323,6 +342,11 @@ def decode_state(encoded: bytes) -> LaneState:
     if state.version != STATE_VERSION:
         raise StateError(f"a lane's state has schema version {state.version}, this library reads {STATE_VERSION}")
     return state
+
+
+def _refs(state: LaneState) -> list[DocumentRef]:
+    """Every document that a state names, pieces of the same one each by itself."""
+    return [ref for refs in state.open for ref in refs] + ([state.carry] if state.carry else [])
 
 
 def _whole(source: int, take: int, epoch: int, index: int, measured: Measured) -> Piece:

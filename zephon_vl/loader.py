@@ -6,6 +6,7 @@ import functools
 import logging
 import time
 import weakref
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +32,8 @@ from zephon_vl.vocabulary import load_vocabulary
 _log = logging.getLogger("zephon_vl")
 VISION_LANGUAGE = "zephon_vl.pipelines.vision_language:pipeline"
 TEXT = "zephon_vl.pipelines.text:pipeline"
+_WARNINGS = 10
+"""Bad samples of a source that are logged one by one."""
 _DEAD_COORDINATORS = 3
 """Coordinators that may die in a row without delivering anything."""
 
@@ -92,6 +95,7 @@ class Loader:
         self._taken = self._dead_coordinators = 0
         self._ended = self._closed = False
         self._held: set[int] = set()
+        self._warned: Counter[str] = Counter()
         self.stats = LoaderStats(tuple(source.name for source in self.recipe.sources), self.recipe.seq_len)
 
     # --- iteration ------------------------------------------------------------------------------------------------
@@ -212,11 +216,19 @@ class Loader:
             self._done = frozenset()
         self.stats.count(header, waited)
         self.stats.worker_restarts = backend.worker_restarts
-        for record in header.bad:
-            _log.warning("bad sample: %s", record)
+        self._log_bad(header)
         slab = header.slab
         self._held.add(slab)
         return batch_over(header, backend.slab(slab), self._layout, self.rules, _Release(backend, self._held, slab))
+
+    def _log_bad(self, header: BatchHeader) -> None:
+        """Warn of the first bad samples of each source one by one; the rest is counted in `stats`."""
+        for record in header.bad:
+            self._warned[record.source] += 1
+            if self._warned[record.source] <= _WARNINGS:
+                _log.warning("bad sample: %s", record)
+            if self._warned[record.source] == _WARNINGS:
+                _log.warning("further bad samples of source %r are only counted in Loader.stats", record.source)
 
     def _check_held(self, starved: Starved) -> None:
         """All buffers are in use: an error if the consumer still holds them, else the next one is on its way."""

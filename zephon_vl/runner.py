@@ -143,7 +143,8 @@ class TaskRunner:
 
     def _part(self, plan: ImagePlan) -> ImagePart:
         if plan.where is not None:
-            return ImagePart(where=plan.where, size=plan.size, target=plan.target, grid=plan.grid)
+            name = f"#{plan.ordinal + 1}"
+            return ImagePart(where=plan.where, name=name, size=plan.size, target=plan.target, grid=plan.grid)
         part = self._sample_again(plan).images()[plan.ordinal]
         if part.grid != plan.grid:
             raise BadSample(f"the image changed while the run went on: its grid was {plan.grid}, is {part.grid} now")
