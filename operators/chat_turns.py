@@ -87,6 +87,7 @@ class TurnFinder:
                 continue
             start = _same_start(text, other)
             stop = len(text) - _same_start(text[start:][::-1], other[::-1])
+            start = len(text[:start].rstrip(" "))  # the model writes the blank before its answer
             rest = text[stop:]
             if self._end and rest.lstrip().startswith(self._end):
                 stop += rest.index(self._end) + len(self._end)
