@@ -107,9 +107,11 @@ def _load_json(file: Path, given: str) -> _Loaded:
             "transformers saved"
         ) from error
     # Another name means a file of its own: what lies beside it may belong to another tokenizer.
-    config = _read_config(file.parent, given) if file.name == "tokenizer.json" else {}
+    if file.name != "tokenizer.json":
+        return _Loaded(tokenizer, file)
+    config = _read_config(file.parent, given)
     loaded = _Loaded(tokenizer, file, _named_tokens(config), _templates(file.parent, config))
-    if _complete(tokenizer, config, loaded.named):
+    if _add_missing(tokenizer, config, loaded.named):
         loaded.file = None
     return loaded
 
@@ -172,22 +174,12 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _complete(tokenizer: Tokenizer, config: Mapping[str, Any], named: Mapping[str, str]) -> bool:
-    """Do to the tokenizer what transformers does with its configuration; True if that changed it."""
-    from tokenizers.processors import TemplateProcessing
-
+def _add_missing(tokenizer: Tokenizer, config: Mapping[str, Any], named: Mapping[str, str]) -> bool:
+    """Add the tokens that only the configuration has, as transformers does; True if there were any."""
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     missing = [token for token in _configured_tokens(config, named) if token.content not in known]
-    if missing:
-        tokenizer.add_tokens(missing)
-    wanted, bos = config.get("add_bos_token"), named.get("bos_token")
-    if wanted is None or bos is None or bool(wanted) == adds_bos(tokenizer, _id(tokenizer, bos)):
-        return bool(missing)
-    single = f"{bos} $A" if wanted else "$A"
-    tokenizer.post_processor = TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
-        single=single, special_tokens=[(bos, _id(tokenizer, bos))] if wanted else []
-    )
-    return True
+    tokenizer.add_tokens(missing)
+    return bool(missing)
 
 
 def _configured_tokens(config: Mapping[str, Any], named: Mapping[str, str]) -> list[AddedToken]:

@@ -215,8 +215,12 @@ def harmless(content: Any) -> Any:
     return [{"type": "text", "text": "x"} if "text" in part else part for part in content]
 
 
+_CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\ufdd0\ufdd1\ufdd2\ufdd3")
 _TEXT = st.lists(
-    st.one_of(st.text(max_size=6), st.sampled_from([*SPECIAL, *LLAMA_TOKENS, "<|im_", "end|>", "<think>", " boats"])),
+    st.one_of(
+        st.text(_CHARACTERS, max_size=6),
+        st.sampled_from([*SPECIAL, *LLAMA_TOKENS, "<|im_", "end|>", "<think>", " boats"]),
+    ),
     max_size=4,
 ).map("".join)
 _PART = st.one_of(_TEXT.map(lambda text: {"type": "text", "text": text}), st.just({"type": "image"}))
@@ -238,8 +242,9 @@ def test_no_control_token_out_of_a_record(
         messages: list[dict[str, Any]] = []
         for question, answer in contents:
             messages.append({"role": "user", "content": harmless(question) if plain else question})
-            messages.append({"role": "assistant", "content": "x" if plain else answer, "name": "x" if plain else name})
-        tokens = both.ours(messages, tokens=2).tokens
+            messages.append({"role": "assistant", "content": "x" if plain else answer})
+        tools = [{"x": "x"} if plain else {name: name}]
+        tokens = both.ours(messages, tools, tokens=2).tokens
         assert tokens is not None
         ids = np.where(tokens < 0, ~tokens, tokens)
         wanted = [both.theirs.convert_tokens_to_ids(text) for text in (*SPECIAL, *LLAMA_TOKENS)]
@@ -268,6 +273,7 @@ def test_literals_are_encoded_as_their_characters(chats: Any) -> None:
         ("<|image_pad|>", TALK, "writes 1 image tokens, but the chat has 0 images"),
         ("{# nothing #}", TALK, "empty"),
         (QWEN2_VL, [{"role": "user", "content": "\ud800"}], "lone surrogate"),
+        (QWEN2_VL, [{"role": "user", "content": "\ufdd1"}], "which a chat cannot have"),
     ],
 )
 def test_bad_samples(chats: Any, template: str, messages: list[dict[str, Any]], reason: str) -> None:

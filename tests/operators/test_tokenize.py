@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_tokenizer import NOT_SPECIAL, SPECIAL, build_tiny_tokenizer
+from tiny_tokenizer import BOS, EOS, NOT_SPECIAL, SPECIAL, build_tiny_tokenizer
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoTokenizer
 
 from zephon_vl.contracts import Context, ImagePart, Part, Sample, TextPart, Vocabulary
 from zephon_vl.errors import BadSample, RecipeError
@@ -85,14 +87,16 @@ def test_one_text_with_a_part_that_is_not_trained_on(
     assert [t for t, i in zip(expected.tokens, tokens, strict=True) if i >= 0] == ["Ġimage", "Ġshows", "Ġthree"]
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_bos_as_the_tokenizer_does(tmp_path: Path, own: bool) -> None:
+@pytest.mark.parametrize("template", [f"{BOS} $A {EOS}", "$A"])
+def test_bos_as_the_tokenizer_does(tmp_path: Path, template: str) -> None:
     directory = build_tiny_tokenizer(tmp_path)
-    config = json.loads((directory / "tokenizer_config.json").read_text())
-    (directory / "tokenizer_config.json").write_text(json.dumps({**config, "add_bos_token": own}))
-    recipe = recipe_of(directory)
-    vocabulary = load_vocabulary(recipe)
-    assert (tokens_of(tokenize(vocabulary, recipe, [TextPart("boats")]))[0] == vocabulary.bos) == own
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    ids = [(token, tokenizer.token_to_id(token)) for token in (BOS, EOS)]
+    tokenizer.post_processor = TemplateProcessing(single=template, special_tokens=ids)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    theirs = AutoTokenizer.from_pretrained(str(directory))("boats")["input_ids"]
+    recipe = recipe_of(directory, add_eos=BOS in template)
+    assert tokens_of(tokenize(load_vocabulary(recipe), recipe, [TextPart("boats")])) == theirs
 
 
 @pytest.mark.parametrize(
