@@ -73,10 +73,11 @@ class ProcessBackend:
     def __init__(self, start: Start) -> None:
         read, self._notes = os.pipe()
         try:
-            self._process, self._channel = start_process("zephon_vl.coordinator", read)
+            self._process, self._channel = start_process("zephon_vl.coordinator", read, receives=True)
         finally:
             os.close(read)
         self._slabs: dict[int, Slab] = {}
+        self._pending: deque[bytes] = deque()
         self._health = Health([], 0)
         self._owner = os.getpid()
         self._channel.send(encode(start))
@@ -85,6 +86,8 @@ class ProcessBackend:
     def receive(self) -> BatchHeader | Ended | Starved:
         while True:
             try:
+                if self._pending and not self._channel.poll():
+                    self._send_notes()
                 message = message_decoder.decode(self._channel.receive())
             except ChannelClosed as error:
                 raise CoordinatorDied from error
@@ -101,10 +104,12 @@ class ProcessBackend:
         return self._slabs[number]
 
     def consumed(self, count: int) -> None:
-        self._note(CONSUMED, count)
+        self._pending.append(NOTE.pack(CONSUMED, count))
+        self._send_notes()
 
     def release(self, slab: int) -> None:
-        self._note(RELEASED, slab)
+        # Told with the next microbatch that is taken, or before waiting for one: the coordinator is woken once.
+        self._pending.append(NOTE.pack(RELEASED, slab))
 
     @property
     def pid(self) -> int:
@@ -133,17 +138,18 @@ class ProcessBackend:
             self._process.kill()
             self._process.wait()
 
-    def _note(self, kind: int, value: int) -> None:
+    def _send_notes(self) -> None:
         if self._notes < 0 or os.getpid() != self._owner:
             return
+        notes = b"".join([self._pending.popleft() for _ in range(len(self._pending))])
         try:
-            os.write(self._notes, NOTE.pack(kind, value))
+            os.write(self._notes, notes)
         except BrokenPipeError:
             return  # the coordinator is gone; `receive` says so
 
 
 class InlineBackend:
-    """The engine and its tasks in the calling process (`workers = 0`), for debugging: the same code, one after another."""
+    """The engine and its tasks in the calling process (`workers = 0`), for debugging: the same code, all in turn."""
 
     pid = 0
     worker_pids: list[int] = []  # noqa: RUF012 - there are none, ever

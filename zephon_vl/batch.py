@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import torch
 
 from zephon_vl.contracts import DocumentRef
@@ -18,8 +19,6 @@ from zephon_vl.topology import EMPTY
 if TYPE_CHECKING:
     from zephon_vl.presets import VisionRules
     from zephon_vl.slabs import Slab
-
-_DTYPES = {"int64": torch.int64, "int32": torch.int32, "uint8": torch.uint8}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,15 +92,12 @@ def batch_over(
     """The batch over a slab. `release` is called once, when no tensor refers to the slab any more, in any thread."""
     flat = slab.fresh_view()
     weakref.finalize(flat, release).atexit = False
-    memory = torch.from_numpy(flat)
     counts = {"grid_thw": header.images, "image_rows": header.images, "pixel_patches": header.patches}
     tensors: dict[str, torch.Tensor] = {}
     for name, field in layout.fields.items():
         shape = (counts[name], *field.shape[1:]) if name in counts else field.shape
-        size = field.dtype.itemsize
-        for length in shape:
-            size *= length
-        tensors[name] = memory[field.offset : field.offset + size].view(_DTYPES[field.dtype.name]).view(shape)
+        # The array keeps `flat` alive, and the tensor the array.
+        tensors[name] = torch.from_numpy(np.ndarray(shape, field.dtype, flat, field.offset))
     return Batch(
         step=header.step,
         microbatch=header.microbatch,

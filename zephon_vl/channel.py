@@ -11,6 +11,10 @@ from collections import deque
 _LENGTH = struct.Struct("<I")
 _CHUNK = 1 << 18
 _MAX_FDS = 16
+_FD = array.array("i")
+# As plain numbers: combining two flags of an enumeration costs more than the call itself.
+_CLOEXEC = int(socket.MSG_CMSG_CLOEXEC)
+_DONTWAIT = int(socket.MSG_DONTWAIT)
 
 
 class ChannelClosed(Exception):
@@ -20,12 +24,18 @@ class ChannelClosed(Exception):
 class Channel:
     """One side of a connection.
 
-    `send` never blocks: what the socket does not take waits in memory until `flush` (two sides that both block in sending
-    would wait for each other for ever). `receive` blocks; `receive_ready` returns what has arrived.
+    `send` never blocks: what the socket does not take waits in memory until `flush` (two sides that both block in
+    sending would wait for each other for ever). `receive` blocks; `receive_ready` returns what has arrived.
+
+    Args:
+        descriptors: whether descriptors may come in; receiving costs a little more with them.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, descriptors: bool = True) -> None:
         self.socket = sock
+        self._room = socket.CMSG_SPACE(_MAX_FDS * _FD.itemsize) if descriptors else 0
+        # Kept from one call to the next: a fresh one of this size would be mapped anew each time.
+        self._chunk = memoryview(bytearray(_CHUNK))
         self._in = bytearray()
         self._fds: deque[int] = deque()
         self._out: deque[tuple[memoryview, tuple[int, ...]]] = deque()
@@ -45,7 +55,7 @@ class Channel:
 
     def flush(self, block: bool = False) -> None:
         """Send what is queued, all of it if `block`. Raises `ChannelClosed`."""
-        flags = 0 if block else socket.MSG_DONTWAIT
+        flags = 0 if block else _DONTWAIT
         while self._out:
             data, fds = self._out[0]
             try:
@@ -71,11 +81,20 @@ class Channel:
             self._read(0)
         return message
 
+    def poll(self) -> bool:
+        """Whether `receive` would return at once."""
+        if not self._whole():
+            try:
+                self._read(_DONTWAIT)
+            except BlockingIOError:
+                return False
+        return self._whole()
+
     def receive_ready(self) -> list[bytes]:
         """The messages that have arrived whole. Raises `ChannelClosed` at the end, if there are none left."""
         closed = False
         try:
-            while self._read(socket.MSG_DONTWAIT) == _CHUNK:
+            while self._read(_DONTWAIT) == _CHUNK:
                 pass
         except BlockingIOError:
             pass
@@ -99,20 +118,28 @@ class Channel:
 
     def _read(self, flags: int) -> int:
         try:
-            data, fds, _, _ = socket.recv_fds(self.socket, _CHUNK, _MAX_FDS, flags | socket.MSG_CMSG_CLOEXEC)
+            size, ancillary, _, _ = self.socket.recvmsg_into([self._chunk], self._room, flags | _CLOEXEC)
         except ConnectionError as error:
             raise ChannelClosed(str(error)) from error
-        if not data:
+        if not size:
             raise ChannelClosed("end of stream")
-        self._in += data
-        self._fds.extend(fds)
-        return len(data)
+        self._in += self._chunk[:size]
+        for _, _, data in ancillary:
+            fds = array.array("i")
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+            self._fds.extend(fds)
+        return size
+
+    def _whole(self) -> int:
+        """Where the first message ends; 0 if it has not arrived whole."""
+        if len(self._in) < _LENGTH.size:
+            return 0
+        end = _LENGTH.size + _LENGTH.unpack_from(self._in)[0]
+        return end if len(self._in) >= end else 0
 
     def _pop(self) -> bytes | None:
-        if len(self._in) < _LENGTH.size:
-            return None
-        end = _LENGTH.size + _LENGTH.unpack_from(self._in)[0]
-        if len(self._in) < end:
+        end = self._whole()
+        if not end:
             return None
         message = bytes(memoryview(self._in)[_LENGTH.size : end])
         del self._in[:end]

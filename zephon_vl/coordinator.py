@@ -33,7 +33,7 @@ def main(fd: int, parent: int, notes: int) -> None:
     """Serve the training process `parent` over the channel `fd` and the pipe `notes` until either is gone."""
     # Ctrl-C reaches the whole process group; the training process decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    channel = Channel(socket.socket(fileno=fd))
+    channel = Channel(socket.socket(fileno=fd), descriptors=False)
     try:
         start = start_decoder.decode(channel.receive())
         Coordinator(channel, parent, notes, start).serve()

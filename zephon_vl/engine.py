@@ -33,6 +33,8 @@ _MEASURE_CHUNK = 16
 _FIRST_REQUEST = 4
 """Samples per lane and source to ask for while their lengths are unknown."""
 _MOST_AHEAD = 512
+_ORDER_BLOCK = 128
+"""Takes of a lane and source whose samples are computed at once."""
 
 
 class Executor(Protocol):
@@ -82,6 +84,7 @@ class Engine:
         followed = topology.owned if recipe.repeat else range(recipe.lanes)
         self._lanes = {lane: self._make_lane(setup, lane) for lane in followed}
         self._closed: dict[int, deque[ClosedSequence]] = {lane: deque() for lane in topology.owned}
+        self._known_order: dict[tuple[int, int], tuple[int, NDArray[np.int64], NDArray[np.int64]]] = {}
         self._ids = itertools.count()
         self._measuring: dict[int, MeasureTask] = {}
         self._jobs: dict[int, MicrobatchJob] = {}
@@ -89,6 +92,7 @@ class Engine:
         self._planner = MicrobatchPlanner(setup, self._layout)
         self._limit = BadSampleLimit(recipe, sources)
         self._planned = self._delivered = self._consumed = 0
+        self._upcoming: tuple[int, list[int]] = (-1, [])
         self._ready: dict[int, BatchHeader] = {}
         self._events: list[BadRecord] = []
         self._filtered = 0
@@ -183,12 +187,23 @@ class Engine:
     def _submit_measure(self, source: int, takes: list[int], priority: int) -> None:
         if not takes:
             return
-        epochs, indices = self._orders[source].indices(np.asarray(takes, dtype=np.int64))
-        samples = list(zip(takes, epochs.tolist(), indices.tolist(), strict=True))
+        samples = [self._sample_of(source, take) for take in takes]
         for first in range(0, len(samples), _MEASURE_CHUNK):
             task = MeasureTask(next(self._ids), source, samples[first : first + _MEASURE_CHUNK])
             self._measuring[task.id] = task
             self._executor.submit(task, priority)
+
+    def _sample_of(self, source: int, take: int) -> tuple[int, int, int]:
+        """(take, epoch, index); computed for many takes of a lane at a time, as one costs nearly as much as all."""
+        lanes = self._recipe.lanes
+        lane, k = take % lanes, take // lanes
+        block, place = divmod(k, _ORDER_BLOCK)
+        known = self._known_order.get((source, lane))
+        if known is None or known[0] != block:
+            takes = lane + lanes * np.arange(block * _ORDER_BLOCK, (block + 1) * _ORDER_BLOCK, dtype=np.int64)
+            known = (block, *self._orders[source].indices(takes))
+            self._known_order[source, lane] = known
+        return take, int(known[1][place]), int(known[2][place])
 
     # --- lanes ----------------------------------------------------------------------------------------------------
 
@@ -214,11 +229,13 @@ class Engine:
 
     def _upcoming_lanes(self) -> list[int]:
         """The lanes of the microbatches up to the prefetch distance, the most urgent first, each once."""
-        lanes: dict[int, None] = {}
-        for index in range(self._planned, self._planned + self._prefetch + 1):
-            _, microbatch, rows = self._schedule(index)
-            lanes.update({slot % self._recipe.lanes: None for slot in rows[microbatch] if slot != EMPTY})
-        return list(lanes)
+        if self._upcoming[0] != self._planned:
+            lanes: dict[int, None] = {}
+            for index in range(self._planned, self._planned + self._prefetch + 1):
+                _, microbatch, rows = self._schedule(index)
+                lanes.update({slot % self._recipe.lanes: None for slot in rows[microbatch] if slot != EMPTY})
+            self._upcoming = (self._planned, list(lanes))
+        return self._upcoming[1]
 
     def _advance(self, lane_number: int, sequences: int = 1) -> bool:
         """Whether a lane has `sequences` closed sequences waiting, or has ended; moves it on as far as it can go."""

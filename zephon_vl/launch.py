@@ -24,8 +24,11 @@ import_module(sys.argv[2]).main(*map(int, sys.argv[3:]))
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
-def start(module: str, *descriptors: int) -> tuple[subprocess.Popen[bytes], Channel]:
+def start(module: str, *descriptors: int, receives: bool = False) -> tuple[subprocess.Popen[bytes], Channel]:
     """Start `module.main(channel_fd, parent_pid, *descriptors)` in a new process.
+
+    Args:
+        receives: whether this side of the channel takes descriptors.
 
     Returns:
         the process and this side of its channel.
@@ -46,4 +49,4 @@ def start(module: str, *descriptors: int) -> tuple[subprocess.Popen[bytes], Chan
         raise
     finally:
         theirs.close()
-    return process, Channel(ours)
+    return process, Channel(ours, descriptors=receives)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,8 +18,8 @@ from zephon_vl.tasks import ImagePlan, RenderResult, RenderTask, Setup
 
 _ROWS_PER_TASK = 8
 _IMAGES_PER_TASK = 8
-_PIXELS_PER_TASK = 1_500_000
-"""About 8 ms of decoding: a hundred times what a task costs to hand out, and short enough to share out evenly."""
+_PIXELS_PER_TASK = 2_500_000
+"""About 15 ms of decoding: a hundred times what a task costs to hand out, and short enough to share out evenly."""
 
 
 @dataclass(slots=True)
@@ -97,21 +98,18 @@ class MicrobatchPlanner:
 
     def tasks(self, job: MicrobatchJob) -> list[RenderTask]:
         """Render tasks of about equal cost; ids are set by the owner."""
-        tasks = [
-            RenderTask(-1, job.slab.number, job.rows[first : first + _ROWS_PER_TASK], [])
-            for first in range(0, len(job.rows), _ROWS_PER_TASK)
-        ]
-        chunk: list[ImagePlan] = []
-        cost = 0
+        chunks: list[list[ImagePlan]] = []
+        cost = _PIXELS_PER_TASK
         for image in job.images:
-            if chunk and (len(chunk) >= _IMAGES_PER_TASK or cost + image.plan.cost > _PIXELS_PER_TASK):
-                tasks.append(RenderTask(-1, job.slab.number, [], chunk))
-                chunk, cost = [], 0
-            chunk.append(image.plan)
             cost += image.plan.cost
-        if chunk:
-            tasks.append(RenderTask(-1, job.slab.number, [], chunk))
-        return tasks
+            if cost > _PIXELS_PER_TASK or len(chunks[-1]) >= _IMAGES_PER_TASK:
+                chunks.append([])
+                cost = image.plan.cost
+            chunks[-1].append(image.plan)
+        rows = [job.rows[first : first + _ROWS_PER_TASK] for first in range(0, len(job.rows), _ROWS_PER_TASK)]
+        # Rows go along with the images: a row alone costs less than the message.
+        pairs = itertools.zip_longest(rows, chunks, fillvalue=[])
+        return [RenderTask(-1, job.slab.number, rows, images) for rows, images in pairs]
 
     def finish(self, job: MicrobatchJob, task: RenderTask, result: RenderResult) -> bool:
         """Take the result of one task; True when the microbatch is whole."""
