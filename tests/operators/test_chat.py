@@ -10,7 +10,7 @@ import chat_templates
 import numpy as np
 import pytest
 from chat_templates import GENERATION, LLAMA2, LLAMA3, ONLY_LISTS, QWEN2_5, QWEN2_VL, QWEN3, QWEN3_THINKING, TODAY
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_tokenizer import SPECIAL, build_tiny_tokenizer
 from tokenizers import Tokenizer
@@ -227,6 +227,7 @@ _PART = st.one_of(_TEXT.map(lambda text: {"type": "text", "text": text}), st.jus
 _CONTENT = st.one_of(_TEXT, st.lists(_PART, max_size=4))
 
 
+@settings(deadline=None)
 @given(
     template=st.sampled_from([QWEN2_5, QWEN3_THINKING, QWEN2_VL, LLAMA3, LLAMA2, GENERATION]),
     contents=st.lists(st.tuples(_CONTENT, _TEXT), min_size=1, max_size=3),

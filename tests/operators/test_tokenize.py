@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_tokenizer import BOS, EOS, NOT_SPECIAL, SPECIAL, build_tiny_tokenizer
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
@@ -144,6 +144,7 @@ _PARTS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(_PARTS)
 def test_no_control_token_out_of_a_text(
     directory: Path, vocabulary: Vocabulary, tokenizer: Tokenizer, parts: list[Part]
@@ -166,6 +167,7 @@ def test_no_control_token_out_of_a_text(
     assert unicodedata.normalize("NFC", decoded) == unicodedata.normalize("NFC", text)
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(_WORDS, st.sampled_from(NOT_SPECIAL)), min_size=1).map("".join).filter(bool))
 def test_text_alone_is_what_the_tokenizer_makes(
     directory: Path, vocabulary: Vocabulary, tokenizer: Tokenizer, text: str
