@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from zephon_vl.operators.mrope import mrope_positions
 
 from zephon_vl.contracts import IGNORE, RowPlan
+from zephon_vl.operators.mrope import mrope_positions
 
 PADDING = -1
 """`document_ids` of padding."""

@@ -52,12 +52,10 @@ class SequencePacker:
         return self.open.pop(0) if self.open else None
 
     def _fit(self, piece: Piece) -> OpenSequence | None:
-        fits = [i for i, sequence in enumerate(self.open) if self._room(piece, sequence) >= 0]
-        if fits:
-            i = min(fits, key=lambda i: self._room(piece, self.open[i])) if self.algorithm == "best_fit" else fits[0]
-            full = self._room(piece, self.open[i]) < 2
+        i, room = self._best_open(piece)
+        if i >= 0:
             self.open[i].add(piece)
-            return self.open.pop(i) if full else None
+            return self.open.pop(i) if room < 2 else None
         closed = None
         if len(self.open) >= self.open_sequences:
             fullest = max(range(len(self.open)), key=lambda i: self.open[i].used)
@@ -65,6 +63,18 @@ class SequencePacker:
         self.open.append(OpenSequence())
         self.open[-1].add(piece)
         return closed
+
+    def _best_open(self, piece: Piece) -> tuple[int, int]:
+        """(which open sequence takes the piece, room that it leaves); -1 if none does."""
+        size, reserve = len(piece), 0 if piece.inside else self.reserve
+        best, least = -1, self.seq_len + 1
+        for i, sequence in enumerate(self.open):
+            room = self.seq_len - sequence.used - size - (0 if sequence.images else reserve)
+            if 0 <= room < least:
+                best, least = i, room
+                if self.algorithm == "first_fit":
+                    break
+        return best, least
 
     def _append(self, piece: Piece) -> OpenSequence | None:
         """Concat: fill the one open sequence, cut what does not fit, carry the rest."""

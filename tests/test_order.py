@@ -137,7 +137,7 @@ def test_one_sample_is_its_own_order() -> None:
         assert samples.tolist() == [0, 0, 0, 0]
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(epoch=st.integers(0, 2**20), count=st.integers(2**31, 2**40))
 def test_huge_sources_need_no_memory(epoch: int, count: int) -> None:
     order = SourceOrder(1, "huge", np.array([0, count // 2, count]), "global", 8)
@@ -148,7 +148,7 @@ def test_huge_sources_need_no_memory(epoch: int, count: int) -> None:
 
 def test_the_order_is_pinned() -> None:
     """A change here changes the batches of every run: it needs a new major version."""
-    assert epoch_of(source([4, 0, 3, 5], "global", seed=42), 0) == [9, 4, 11, 0, 6, 2, 1, 10, 7, 3, 8, 5]
-    assert epoch_of(source([4, 0, 3, 5], "blocks", window=2, seed=42), 1) == [7, 9, 10, 8, 5, 11, 6, 4, 3, 0, 2, 1]
+    assert epoch_of(source([4, 0, 3, 5], "global", seed=42), 0) == [0, 9, 6, 5, 10, 8, 7, 11, 1, 3, 2, 4]
+    assert epoch_of(source([4, 0, 3, 5], "blocks", window=2, seed=42), 1) == [9, 5, 6, 7, 10, 11, 4, 8, 3, 0, 2, 1]
     large = Permutation(10**12, 2**100 + 1)(np.array([0, 1, 10**12 - 1]))
-    assert large.tolist() == [973850749817, 979241617390, 618215965396]
+    assert large.tolist() == [921683898325, 27320874625, 845554346903]

@@ -49,7 +49,7 @@ def layouts(draw: st.DrawFn, lanes: int, per_lane: int) -> list[Topology]:
 
 
 @given(ranks=st.integers(1, 5000), more=st.integers(0, 5000))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_shares_are_contiguous_balanced_and_whole(ranks: int, more: int) -> None:
     lanes = ranks + more
     shares = [lanes_of(rank, lanes, ranks) for rank in range(ranks)]

@@ -7,6 +7,7 @@ once over all lanes, whatever the topology.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -24,32 +25,30 @@ _ROUNDS = 8
 
 
 class Permutation:
-    """A keyed permutation of `range(size)`: an unbalanced Feistel network over the next power of two, with values out
-    of range sent through again (cycle walking, under two passes on average)."""
+    """A keyed permutation of `range(size)`: a Feistel network over a rectangle of just over `size` cells, with the few
+    values out of range sent through again (cycle walking)."""
 
     def __init__(self, size: int, key: int) -> None:
         self.size = size
-        bits = max(2, (size - 1).bit_length())
-        self._low_bits = np.uint64(bits // 2)
-        self._low_mask = np.uint64((1 << (bits // 2)) - 1)
-        self._high_mask = np.uint64((1 << (bits - bits // 2)) - 1)
+        rows = math.isqrt(max(size - 1, 0)) + 1
+        self._rows, self._columns = np.uint64(rows), np.uint64(max(1, -(-size // rows)))
         self._keys = [np.uint64(derive_key(key, i) & 0xFFFF_FFFF_FFFF_FFFF) for i in range(_ROUNDS)]
 
     def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Images of `positions` (int64, one axis, each in `range(size)`)."""
+        """Images of `positions` (int64, any shape, each in `range(size)`)."""
         values = self._pass(positions.astype(np.uint64))
         while (outside := values >= np.uint64(self.size)).any():
             values[outside] = self._pass(values[outside])
         return values.astype(np.int64)
 
     def _pass(self, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        high, low = values >> self._low_bits, values & self._low_mask
+        row, column = np.divmod(values, self._columns)
         for i, key in enumerate(self._keys):
             if i % 2 == 0:
-                high ^= _mix(low + key) & self._high_mask
+                row = (row + _mix(column + key) % self._rows) % self._rows
             else:
-                low ^= _mix(high + key) & self._low_mask
-        return (high << self._low_bits) | low
+                column = (column + _mix(row + key) % self._columns) % self._columns
+        return row * self._columns + column
 
 
 def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zephon_vl.operators.pack import DUMMY_TOKENS, SequencePacker
 
 from zephon_vl.contracts import DocumentRef, ImageSlot, OpenSequence, Piece
+from zephon_vl.operators.pack import DUMMY_TOKENS, SequencePacker
 
 Algorithm = Literal["best_fit", "first_fit", "concat"]
 ALGORITHMS: tuple[Algorithm, ...] = ("best_fit", "first_fit", "concat")
@@ -90,7 +90,7 @@ def check_document(admitted: Piece, pieces: list[Piece], delimited: bool) -> Non
     assert all(piece.tokens is admitted.tokens and piece.sample == admitted.sample for piece in pieces)
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(packer=packers, layouts=st.lists(parts, max_size=15), delimited=st.booleans())
 def test_every_token_of_an_admitted_document_is_packed_once(
     packer: SequencePacker, layouts: list[list[int]], delimited: bool

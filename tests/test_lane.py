@@ -1,0 +1,348 @@
+"""A lane decides the same whatever arrives first, and wherever it was saved and restored."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Literal
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zephon_vl.contracts import DocumentRef, ImageSlot, Measured, Skipped
+from zephon_vl.errors import StateError
+from zephon_vl.lane import ClosedSequence, Lane, LaneState
+from zephon_vl.operators.mix import DeficitMixer
+from zephon_vl.operators.pack import SequencePacker
+from zephon_vl.order import Permutation
+
+permutation = lru_cache(lambda epoch, count: Permutation(count, epoch))
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """Sources whose samples are decided by a hash of their number, and a packing configuration."""
+
+    counts: tuple[int, ...] = (23, 40, 9)
+    weights: tuple[float, ...] = (2.0, 1.0, 0.5)
+    lanes: int = 3
+    repeat: bool = True
+    seq_len: int = 48
+    algorithm: Literal["best_fit", "first_fit", "concat"] = "best_fit"
+    overlong: Literal["truncate", "split", "drop"] = "split"
+    open_sequences: int = 3
+    mean: int = 20
+    changed: frozenset[tuple[int, int]] = frozenset()
+    """(source, index) of samples that are bad now."""
+    shorter: int = 0
+    """Tokens that all documents lack now."""
+
+    def lane(self, number: int = 0) -> Lane:
+        packer = SequencePacker(
+            seq_len=self.seq_len,
+            algorithm=self.algorithm,
+            open_sequences=self.open_sequences,
+            overlong=self.overlong,
+            reserve=3,
+        )
+        mixer = DeficitMixer(self.weights)
+        return Lane(number, self.lanes, self.counts, self.weights, mixer, packer, self.repeat)
+
+    def measure(self, source: int, take: int) -> tuple[int, int, Measured | Skipped]:
+        epoch, position = divmod(take, self.counts[source])
+        index = int(permutation(epoch, self.counts[source])(np.array([position]))[0])
+        return epoch, index, self.content(source, index)
+
+    def content(self, source: int, index: int) -> Measured | Skipped:
+        draw = random.Random(zlib.crc32(f"{source}/{index}".encode()))
+        kind = draw.random()
+        if kind < 0.1 or (source, index) in self.changed:
+            return Skipped("broken" if kind < 0.06 else "", "shard", str(index))
+        text = max(0, int(draw.expovariate(1 / self.mean)) - self.shorter)
+        images: list[ImageSlot] = []
+        length = text
+        if kind < 0.4:
+            offset, tokens = text + 1, draw.randint(1, 12)
+            images.append(ImageSlot(offset, tokens, (1, 2, 2 * tokens), 0, None, (9, 9), (8, 8), 81))
+            length += tokens + 2
+        return Measured(np.arange(length, dtype="<i4").tobytes(), images)
+
+    def is_good(self, source: int, index: int) -> bool:
+        measured = self.content(source, index)
+        return isinstance(measured, Measured) and len(measured.tokens) > 0
+
+
+@dataclass
+class Drive:
+    """Feeds a lane as the engine does, with results in random order."""
+
+    world: World
+    lane: Lane
+    seed: int = 0
+    pending: list[tuple[int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+
+    def next(self) -> ClosedSequence | None:
+        """The next sequence, None at the end."""
+        for _ in range(100_000):
+            sequence = self.lane.advance()
+            if sequence is not None or self.lane.ended:
+                return sequence
+            self.pending += self.lane.restore_requests()
+            for source in range(len(self.world.counts)):
+                ks = self.lane.request(source, self.random.randint(1, 5))
+                self.pending += [(source, self.lane.take(source, k)) for k in ks]
+            assert self.pending, "the lane waits for nothing"
+            source, take = self.pending.pop(self.random.randrange(len(self.pending)))
+            self.lane.supply(source, take, *self.world.measure(source, take))
+        raise AssertionError("the lane does not move")
+
+    def many(self, most: int) -> list[object]:
+        """What decides the data of up to `most` sequences."""
+        out: list[object] = []
+        while len(out) < most and (sequence := self.next()) is not None:
+            out.append(facts(sequence))
+        return out
+
+
+def facts(sequence: ClosedSequence) -> object:
+    pieces = [(piece.ref, piece.sample, len(piece.inside)) for piece in sequence.pieces]
+    return sequence.number, pieces, sequence.state, sequence.skips, sequence.used
+
+
+def restored(world: World, state: bytes, seed: int = 0, number: int = 0) -> Drive:
+    lane = world.lane(number)
+    lane.restore(state)
+    return Drive(world, lane, seed)
+
+
+# Each source has a good sample among its first four, however long documents may be: with fewer, lanes would search it
+# for ever.
+worlds = st.builds(
+    World,
+    counts=st.lists(st.integers(4, 60), min_size=3, max_size=3).map(tuple),
+    lanes=st.integers(1, 4),
+    repeat=st.booleans(),
+    algorithm=st.sampled_from(["best_fit", "first_fit", "concat"]),
+    overlong=st.sampled_from(["truncate", "split", "drop"]),
+    mean=st.sampled_from([5, 20, 60]),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(world=worlds, seed=st.integers(0, 2**32))
+def test_the_order_of_arrival_decides_nothing(world: World, seed: int) -> None:
+    assert Drive(world, world.lane(), seed).many(25) == Drive(world, world.lane(), seed + 1).many(25)
+
+
+@settings(max_examples=80, deadline=None)
+@given(world=worlds, first=st.integers(1, 12), second=st.integers(1, 12), seed=st.integers(0, 2**32))
+def test_restoring_twice_goes_on_as_if_nothing_happened(world: World, first: int, second: int, seed: int) -> None:
+    drive = Drive(world, world.lane())
+    whole = [sequence for _ in range(40) if (sequence := drive.next()) is not None]
+    for stop in (first, first + second):
+        if stop > len(whole):
+            return
+        again = restored(world, whole[stop - 1].state, seed + stop)
+        assert again.lane.state() == whole[stop - 1].state, "the state is whole before the documents are there"
+        assert again.many(len(whole) - stop) == [facts(sequence) for sequence in whole[stop:]]
+
+
+@settings(max_examples=50, deadline=None)
+@given(world=worlds, seed=st.integers(0, 2**32))
+def test_restoring_after_each_sequence_changes_nothing(world: World, seed: int) -> None:
+    whole = Drive(world, world.lane()).many(20)
+    drive = Drive(world, world.lane())
+    for expected in whole:
+        sequence = drive.next()
+        assert sequence is not None
+        assert facts(sequence) == expected
+        drive = restored(world, sequence.state, seed)
+    assert drive.many(20 - len(whole)) == []
+
+
+@settings(max_examples=80, deadline=None)
+@given(world=worlds)
+def test_without_repeats_every_good_sample_is_used_once_over_all_lanes(world: World) -> None:
+    world = replace(world, repeat=False, overlong="split")
+    seen: Counter[tuple[int, int]] = Counter()
+    used = 0
+    for number in range(world.lanes):
+        drive = Drive(world, world.lane(number), number)
+        while (sequence := drive.next()) is not None:
+            seen.update((piece.ref.source, piece.sample[1]) for piece in sequence.pieces if piece.ref.start == 0)
+            used += sum(count for _, count in sequence.used)
+        assert drive.lane.advance() is None
+    good = {(s, i) for s, count in enumerate(world.counts) for i in range(count) if world.is_good(s, i)}
+    assert seen == Counter(good)
+    assert used == len(good)
+
+
+def test_a_source_of_weight_zero_is_never_asked_for() -> None:
+    world = World(weights=(1.0, 0.0, 1.0), repeat=False)
+    drive = Drive(world, world.lane())
+    sources = {piece.ref.source for _ in range(100) if (s := drive.next()) for piece in s.pieces}
+    assert sources == {0, 2}
+    assert drive.lane.waiting(1) == 0
+
+
+def test_epochs_follow_each_other() -> None:
+    world = World(counts=(5, 7, 3), lanes=2)
+    drive = Drive(world, world.lane())
+    seen: Counter[tuple[int, int]] = Counter()
+    for _ in range(200):
+        sequence = drive.next()
+        assert sequence is not None
+        seen.update((piece.ref.source, piece.ref.take) for piece in sequence.pieces if piece.ref.start == 0)
+    assert max(seen.values()) == 1, "no take is used twice"
+    assert max(take // world.counts[source] for source, take in seen) > 10
+
+
+def test_an_empty_document_is_passed_over_on_record() -> None:
+    world = World(counts=(1,), weights=(1.0,), lanes=1)
+    lane = world.lane()
+    lane.request(0, 2)
+    lane.supply(0, 0, 0, 0, Measured(b"", []))
+    assert lane.advance() is None
+    assert lane.fruitless == (0, 1)
+    lane.supply(0, 1, 1, 0, Measured(np.arange(48, dtype="<i4").tobytes(), []))
+    sequence = lane.advance()
+    assert sequence is not None
+    assert [event.skipped.reason for event in sequence.skips] == ["the document is empty"]
+
+
+def test_an_overlong_document_is_dropped_on_record() -> None:
+    world = World(counts=(9,), weights=(1.0,), lanes=1, overlong="drop")
+    lane = world.lane()
+    lane.request(0, 2)
+    lane.supply(0, 0, 0, 0, Measured(bytes(4 * 47), []))
+    lane.supply(0, 1, 0, 1, Measured(bytes(4 * 45), []))
+    sequence = lane.advance()
+    assert sequence is not None
+    assert [event.skipped.reason for event in sequence.skips] == [
+        "47 tokens do not fit in a sequence (packing.overlong = drop)"
+    ]
+
+
+def test_requests_are_made_once_and_end_with_the_data() -> None:
+    world = World(counts=(7,), weights=(1.0,), lanes=2, repeat=False)
+    lane = world.lane(1)
+    assert lane.request(0, 2) == range(0, 2)
+    assert lane.request(0, 2) == range(2, 2)
+    assert lane.waiting(0) == 2
+    assert lane.request(0, 9) == range(2, 3)
+    assert [lane.take(0, k) for k in range(3)] == [1, 3, 5]
+
+
+@pytest.mark.parametrize("algorithm", ["best_fit", "concat"])
+def test_a_state_is_small(algorithm: Literal["best_fit", "concat"]) -> None:
+    world = World(
+        counts=(10**9,) * 4,
+        weights=(4.0, 3.0, 2.0, 1.0),
+        lanes=64,
+        seq_len=2048,
+        algorithm=algorithm,
+        open_sequences=8,
+        mean=250,
+    )
+    lane = world.lane(63)
+    start = LaneState(1, 63, 64, 10**6, [10**7] * 4, [40 * 10**9, 30 * 10**9, 20 * 10**9, 10**10], [], None)
+    lane.restore(msgspec.msgpack.encode(start))
+    drive = Drive(world, lane)
+    sizes = [len(sequence.state) for _ in range(60) if (sequence := drive.next()) is not None]
+    assert len(sizes) == 60
+    assert max(sizes) < 2048
+
+
+# --- states that do not fit ----------------------------------------------------------------------------------------
+
+GOOD = LaneState(1, 0, 3, 5, [4, 4, 4], [10, 10, 10], [[DocumentRef(0, 0, 0, 4)]], None)
+
+
+def test_a_good_state_is_taken_up() -> None:
+    lane = World().lane()
+    lane.restore(msgspec.msgpack.encode(GOOD))
+    assert lane.restore_requests() == [(0, 0)]
+    assert lane.restore_requests() == []
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (b"", "damaged"),
+        (b"\xc1garbage", "damaged"),
+        (msgspec.msgpack.encode(GOOD)[:-3], "damaged"),
+        (msgspec.msgpack.encode({"lane": 0}), "damaged"),
+        (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, version=2)), "version 2, this library reads 1"),
+        (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, lane=1)), "lane 1 of 3, but this is lane 0 of 3"),
+        (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, lanes=4)), "lane 0 of 4, but this is lane 0 of 3"),
+        (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, taken=[1, 2])), "2 sources, but the recipe has 3"),
+        (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, spent=[1, 2])), "2 sources, but the recipe has 3"),
+        (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, taken=[1, -2, 3])), "damaged"),
+        (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, closed=-1)), "damaged"),
+        (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, carry=DocumentRef(3, 0, 0, 4))), "damaged"),
+        (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, carry=DocumentRef(0, -3, 0, 4))), "damaged"),
+        (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, open=[[DocumentRef(0, 0, 5, 4)]])), "damaged"),
+        (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, open=[[DocumentRef(0, 1, 0, 4)]])), "damaged"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(state: bytes, text: str) -> None:
+    world = World()
+    drive, other = Drive(world, world.lane()), Drive(world, world.lane())
+    assert drive.many(4) == other.many(4)
+    with pytest.raises(StateError, match=text):
+        drive.lane.restore(state)
+    assert drive.many(6) == other.many(6)
+
+
+@given(flips=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4))
+def test_a_flipped_byte_gives_a_state_error_or_a_state(flips: list[tuple[int, int]]) -> None:
+    drive = Drive(World(), World().lane())
+    sequence = [drive.next() for _ in range(5)][-1]
+    assert sequence is not None
+    damaged = bytearray(sequence.state)
+    for at, value in flips:
+        damaged[at % len(damaged)] = value
+    lane = World().lane()
+    try:
+        lane.restore(bytes(damaged))
+    except StateError:
+        return
+    assert all(0 <= source < 3 and take % 3 == 0 for source, take in lane.restore_requests())
+
+
+def test_a_used_lane_takes_up_a_state_as_a_new_one_does() -> None:
+    world = World(repeat=False)
+    drive = Drive(world, world.lane())
+    whole = [sequence for _ in range(100) if (sequence := drive.next()) is not None]
+    assert drive.lane.ended
+    for stop in (1, 4):
+        drive.lane.restore(whole[stop - 1].state)
+        drive.pending.clear()
+        assert drive.many(3) == [facts(sequence) for sequence in whole[stop : stop + 3]]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"changed": frozenset((s, i) for s in range(3) for i in range(40))}, "cannot be used any more: source"),
+        ({"shorter": 60}, "is shorter now: source"),
+    ],
+)
+def test_changed_data_is_noticed_each_time(change: dict, text: str) -> None:
+    drive = Drive(World(), World().lane())
+    sequence = [drive.next() for _ in range(5)][-1]
+    assert sequence is not None
+    again = restored(World(**change), sequence.state)
+    for _ in range(2):
+        with pytest.raises(StateError, match=text):
+            again.many(1)
+    assert again.lane.packer.open == [], "nothing was half restored"
