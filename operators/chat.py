@@ -17,6 +17,8 @@ from zephon_vl.operators.chat_turns import Span, TurnFinder, strip_generation
 from zephon_vl.operators.tokenize import TextEncoder, masked, text_encoder
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from zephon_vl.recipe import Recipe, SourceConfig
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -52,7 +54,7 @@ class ChatTokenize(Operator):
         self._turns = TurnFinder(self._template, self._writer.control)
         vision = (vocabulary.vision_start, vocabulary.image, vocabulary.vision_end)
         self._placeholder = "".join(text_of[i] for i in vision if i in text_of)
-        self._never_trained = np.array([i for i in (*vision, vocabulary.video) if i >= 0], np.int32)
+        self._never_trained = [i for i in (*vision, vocabulary.video) if i >= 0] if vocabulary.image >= 0 else []
 
     def measure(self, sample: Sample, context: Context) -> Sample:
         """Raises `BadSample` with the template's message if it refuses the chat, and where its image tokens are not as
@@ -67,8 +69,7 @@ class ChatTokenize(Operator):
         ids, spans = self._writer.encode(text)
         if not ids:
             raise BadSample("the chat is empty: the chat template writes nothing for it")
-        tokens = masked(ids, spans, trained)
-        sample.tokens, sample.image_offsets = self._with_images(np.array(ids, np.int32), tokens, images)
+        sample.tokens, sample.image_offsets = self._with_images(masked(ids, spans, trained), images)
         return sample
 
     # --- messages -------------------------------------------------------------------------------------------------
@@ -137,18 +138,19 @@ class ChatTokenize(Operator):
     # --- tokens ---------------------------------------------------------------------------------------------------
 
     def _with_images(
-        self, ids: np.ndarray, tokens: np.ndarray, images: Sequence[ImagePart]
-    ) -> tuple[np.ndarray, list[int]]:
+        self, tokens: NDArray[np.int32], images: Sequence[ImagePart]
+    ) -> tuple[NDArray[np.int32], list[int]]:
         """Repeat each image token; mask what belongs to images."""
-        tokens = np.where(np.isin(ids, self._never_trained), ~ids, tokens)
-        places = np.flatnonzero(ids == self._vocabulary.image) if self._vocabulary.image >= 0 else np.empty(0, np.int64)
+        for token in self._never_trained:
+            tokens[tokens == token] = ~token
+        places = np.flatnonzero(tokens == ~self._vocabulary.image) if self._never_trained else ()
         if len(places) != len(images):
             raise BadSample(
                 f"the chat template writes {len(places)} image tokens, but the chat has {len(images)} images"
             )
         if not images:
             return tokens, []
-        counts = np.ones(len(ids), np.int64)
+        counts = np.ones(len(tokens), np.int64)
         counts[places] = [image.tokens for image in images]
         offsets = (np.cumsum(counts) - counts)[places]
         return np.repeat(tokens, counts), offsets.tolist()

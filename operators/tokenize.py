@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Collection, Sequence
-from itertools import groupby
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zephon_vl.contracts import Context, ImagePart, Operator, Part, Sample, TextPart, Vocabulary
+from zephon_vl.contracts import Context, Operator, Sample, TextPart, Vocabulary
 from zephon_vl.errors import BadSample, RecipeError
 from zephon_vl.vocabulary import adds_bos
 
@@ -44,32 +45,36 @@ class Tokenize(Operator):
         add_bos = self._encoder.adds_bos if config.add_bos is None else config.add_bos
         self._bos = _required("bos", vocabulary.bos, config.path) if add_bos else None
         self._eos = _required("eos", vocabulary.eos, config.path) if config.add_eos else None
-        self._vocabulary = vocabulary
+        self._image = image_writer(vocabulary)
 
     def measure(self, sample: Sample, context: Context) -> Sample:
         """Raises `BadSample` for a document with nothing in it and for text that is not valid Unicode."""
         pieces: list[NDArray[np.int32]] = []
         sample.image_offsets = []
         at = 0 if self._bos is None else 1
-        for is_image, run in groupby(sample.parts, _is_image):
-            parts = list(run)
-            if is_image:
-                found, offsets = image_tokens([part for part in parts if isinstance(part, ImagePart)], self._vocabulary)
-                sample.image_offsets += [at + offset for offset in offsets]
-            else:
-                found = self._text([part for part in parts if isinstance(part, TextPart)])
-            pieces.append(found)
-            at += len(found)
-        if not any(map(len, pieces)):
+        texts: list[TextPart] = []
+        for part in [*sample.parts, None]:
+            if isinstance(part, TextPart):
+                texts.append(part)
+                continue
+            if texts:
+                pieces.append(self._text(texts))
+                at += len(pieces[-1])
+                texts = []
+            if part is not None:
+                found, offset = self._image(part.tokens)
+                sample.image_offsets.append(at + offset)
+                pieces.append(found)
+                at += len(found)
+        if at == (self._bos is not None):
             raise BadSample("the document is empty: it has neither text nor an image")
         if self._bos is not None:
             pieces.insert(0, np.array([self._bos], np.int32))
         if self._eos is not None:
             last = sample.parts[-1]
-            pieces.append(
-                np.array([~self._eos if isinstance(last, TextPart) and not last.train else self._eos], np.int32)
-            )
-        sample.tokens = np.concatenate(pieces)
+            context_only = isinstance(last, TextPart) and not last.train
+            pieces.append(np.array([~self._eos if context_only else self._eos], np.int32))
+        sample.tokens = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
         return sample
 
     def _text(self, parts: Sequence[TextPart]) -> NDArray[np.int32]:
@@ -177,41 +182,37 @@ def _load_encoder(file: str, fingerprint: str, bos: int, named: frozenset[int]) 
     return TextEncoder(file, bos, named)
 
 
-def image_tokens(images: Sequence[ImagePart], vocabulary: Vocabulary) -> tuple[NDArray[np.int32], list[int]]:
-    """Tokens of images that follow each other, int32, `~id` throughout; and where each one's first image token is.
+def image_writer(vocabulary: Vocabulary) -> Callable[[int], tuple[NDArray[np.int32], int]]:
+    """What an image of so many tokens is in the text: ids, int32, `~id` throughout; and where its first image token is.
 
-    Raises `BadSample` where the recipe has no images.
+    The arrays are remembered: do not write to them. Raises `BadSample` where the recipe has no images.
     """
-    if vocabulary.image < 0:
-        raise BadSample("the document has an image, but the recipe has no [vision] table")
     before = [vocabulary.vision_start] if vocabulary.vision_start >= 0 else []
     after = [vocabulary.vision_end] if vocabulary.vision_end >= 0 else []
-    ids: list[int] = []
-    offsets: list[int] = []
-    for image in images:
-        ids += before
-        offsets.append(len(ids))
-        ids += [vocabulary.image] * image.tokens
-        ids += after
-    return ~np.array(ids, np.int32), offsets
+
+    @functools.lru_cache(maxsize=256)
+    def write(tokens: int) -> tuple[NDArray[np.int32], int]:
+        if vocabulary.image < 0:
+            raise BadSample("the document has an image, but the recipe has no [vision] table")
+        return ~np.array(before + [vocabulary.image] * tokens + after, np.int32), len(before)
+
+    return write
 
 
 def masked(
     ids: Sequence[int], spans: Sequence[tuple[int, int]], trained: Sequence[tuple[int, int]]
 ) -> NDArray[np.int32]:
     """Tokens, int32, `~id` where none of a token's characters lies in a trained span. Both kinds of spans ascend."""
-    tokens = ~np.array(ids, np.int32)
-    if not trained or not len(tokens):
-        return tokens
-    starts, stops = np.array(spans, np.int64).T
+    plain = np.array(ids, np.int32)
+    tokens = ~plain
     for start, stop in trained:
-        inside = slice(np.searchsorted(stops, start, "right"), np.searchsorted(starts, stop, "left"))
-        tokens[inside] = np.where(tokens[inside] < 0, ~tokens[inside], tokens[inside])
+        first = bisect_right(spans, start, key=_STOP)
+        last = bisect_left(spans, stop, lo=first, key=_START)
+        tokens[first:last] = plain[first:last]
     return tokens
 
 
-def _is_image(part: Part) -> bool:
-    return isinstance(part, ImagePart)
+_START, _STOP = itemgetter(0), itemgetter(1)
 
 
 def _required(name: str, token: int, path: str) -> int:
