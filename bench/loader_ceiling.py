@@ -24,8 +24,8 @@ from rich.table import Table
 from zephon_vl import Loader
 from zephon_vl.contracts import Context, ImageJob, ImagePart
 from zephon_vl.image_code import prepare_worker
-from zephon_vl.loader import make_setup
 from zephon_vl.order import SourceOrder
+from zephon_vl.prepare import make_setup
 from zephon_vl.recipe import Recipe, load_recipe
 from zephon_vl.runner import TaskRunner
 from zephon_vl.sources import open_source

@@ -18,15 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zephon_vl.contracts import Context, Sample
-from zephon_vl.errors import BadSample, RecipeError, ZephonError
+from zephon_vl.errors import BadSample, RecipeError, UserCodeError, ZephonError
 from zephon_vl.rng import sample_generator
 
 if TYPE_CHECKING:
     from zephon_vl.recipe import Recipe
-
-
-class UserCodeError(ZephonError):
-    """A user's function or operator failed on a sample. Names it, the source, shard and key, and has its traceback."""
 
 
 @dataclass(frozen=True, kw_only=True)

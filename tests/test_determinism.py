@@ -105,12 +105,12 @@ def test_what_decides_the_data_changes_the_digests(tmp_path: Path, reference: li
 
 def test_the_callers_generators_are_untouched(recipe_path: Path) -> None:
     random.seed(1)
-    np.random.seed(1)  # noqa: NPY002 - the global generator is what a caller may use
+    np.random.seed(1)
     torch.manual_seed(1)
-    before = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())  # type: ignore[index]  # noqa: NPY002
+    before = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())  # type: ignore[index]
     run(recipe_path, 1, workers=0)
     run(recipe_path, 1, workers=1)
-    after = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())  # type: ignore[index]  # noqa: NPY002
+    after = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())  # type: ignore[index]
     assert before == after
 
 

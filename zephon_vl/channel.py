@@ -88,7 +88,7 @@ class Channel:
                 self._read(_DONTWAIT)
             except BlockingIOError:
                 return False
-        return self._whole()
+        return self._whole() > 0
 
     def receive_ready(self) -> list[bytes]:
         """The messages that have arrived whole. Raises `ChannelClosed` at the end, if there are none left."""

@@ -27,6 +27,10 @@ class WorkerError(ZephonError):
     """Worker processes fail faster than they can be replaced."""
 
 
+class UserCodeError(ZephonError):
+    """A user's function or operator failed on a sample. Names it, the source, shard and key, and has its traceback."""
+
+
 class StateError(ZephonError):
     """A checkpoint state that does not fit this run."""
 

@@ -17,21 +17,18 @@ from zephon_vl.batch import Batch, batch_over
 from zephon_vl.errors import RecipeError, StateError, WorkerError, ZephonError
 from zephon_vl.identity import Identity, check_identity, identity_of
 from zephon_vl.image_code import identity as image_identity
-from zephon_vl.layout import BatchLayout, LayoutSpec
+from zephon_vl.layout import BatchLayout
 from zephon_vl.messages import BatchHeader, Ended, Start, Starved
 from zephon_vl.operators.registry import operators_identity
-from zephon_vl.presets import VisionRules, resolve_vision
+from zephon_vl.prepare import count_buffers, make_setup
+from zephon_vl.presets import resolve_vision
 from zephon_vl.recipe import Recipe, load_recipe
-from zephon_vl.sources import build_indexes, open_source
+from zephon_vl.sources import Source, open_source
 from zephon_vl.state import decode_entries, encode_entry, lane_key
 from zephon_vl.stats import LoaderStats
-from zephon_vl.tasks import Setup
 from zephon_vl.topology import Topology
-from zephon_vl.vocabulary import load_vocabulary
 
 _log = logging.getLogger("zephon_vl")
-VISION_LANGUAGE = "zephon_vl.pipelines.vision_language:pipeline"
-TEXT = "zephon_vl.pipelines.text:pipeline"
 _WARNINGS = 10
 """Bad samples of a source that are logged one by one."""
 _DEAD_COORDINATORS = 3
@@ -88,7 +85,7 @@ class Loader:
         self.setup = make_setup(self.recipe, microbatch_size)
         self._layout = BatchLayout(self.setup.layout)
         self._workers, self._prefetch = workers, prefetch
-        self._slabs = self._count_slabs(memory_limit)
+        self._slabs = count_buffers(self.topology, self._layout.size, prefetch, memory_limit)
         self._states: dict[int, bytes] = {}
         self._step, self._microbatch = start_step, 0
         self._done: frozenset[int] = frozenset()
@@ -176,13 +173,13 @@ class Loader:
     @functools.cached_property
     def identity(self) -> Identity:
         """What must be the same for a checkpoint to go on exactly."""
-        sources = [
-            open_source(self.recipe, config, handle)
-            for config, handle in zip(self.recipe.sources, self.setup.sources, strict=True)
-        ]
         image_code = image_identity() if self.rules else {}
         return identity_of(
-            self.recipe, sources, self.setup.vocabulary.fingerprint, image_code, operators_identity(self.recipe)
+            self.recipe,
+            self.open_sources(),
+            self.setup.vocabulary.fingerprint,
+            image_code,
+            operators_identity(self.recipe),
         )
 
     def _receive(self) -> BatchHeader | None:
@@ -279,6 +276,18 @@ class Loader:
 
     # --- what it decides at the start -----------------------------------------------------------------------------
 
+    def open_sources(self) -> list[Source]:
+        """The sources, opened in this process: to look up what a `DocumentRef` stands for."""
+        return [
+            open_source(self.recipe, config, handle)
+            for config, handle in zip(self.recipe.sources, self.setup.sources, strict=True)
+        ]
+
+    @property
+    def next_step(self) -> int:
+        """The step that the next microbatch belongs to."""
+        return self._step
+
     @property
     def worker_pids(self) -> list[int]:
         """Process ids of the workers that run now."""
@@ -297,19 +306,6 @@ class Loader:
     def _done_in_step(self) -> frozenset[int]:
         return self.topology.delivered(self._microbatch, self._done)
 
-    def _count_slabs(self, memory_limit: int | None) -> int:
-        size, per_step = self._layout.size, self.topology.microbatches_per_step
-        if memory_limit is None:
-            return per_step + self._prefetch + 2
-        slabs, least = memory_limit // size, per_step + 1
-        if slabs < least:
-            raise RecipeError(
-                f"memory_limit is {memory_limit} bytes, but must be at least {least * size}: a step has {per_step} "
-                f"microbatches that a trainer may hold at once, one more is being filled, each may take {size} bytes. "
-                "Raise memory_limit, or lower microbatch_size, seq_len or the number of sequences per rank"
-            )
-        return min(slabs, per_step + self._prefetch + 2)
-
 
 class _Release:
     """Gives a slab back when its last tensor is gone. Holds no reference to the loader, so that it can be collected."""
@@ -320,22 +316,3 @@ class _Release:
     def __call__(self) -> None:
         self._held.discard(self._slab)
         self._backend.release(self._slab)
-
-
-def make_setup(recipe: Recipe, microbatch_size: int) -> Setup:
-    """Open what a recipe names: indexes (built where missing), vocabulary, layout."""
-    rules: VisionRules | None = resolve_vision(recipe.vision) if recipe.vision else None
-    layout = LayoutSpec(
-        rows=microbatch_size,
-        seq_len=recipe.seq_len,
-        row_bytes=rules.row_bytes if rules else 0,
-        merge=rules.merge if rules else 1,
-        mrope=rules.mrope if rules else False,
-    )
-    return Setup(
-        recipe=recipe,
-        vocabulary=load_vocabulary(recipe),
-        sources=build_indexes(recipe),
-        layout=layout,
-        pipeline=recipe.pipeline or (VISION_LANGUAGE if rules else TEXT),
-    )

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from zephon_vl.operators.batch import PADDING, PackedRowWriter
-from zephon_vl.operators.mrope import mrope_positions
 
 from zephon_vl.contracts import IGNORE, RowPiece, RowPlan
+from zephon_vl.operators.batch import PADDING, PackedRowWriter
+from zephon_vl.operators.mrope import mrope_positions
 
 IMAGE_TOKEN, PAD = 7, 3
 Coded = list[int]

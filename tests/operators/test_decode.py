@@ -10,12 +10,12 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from vision_chain import OneFile, context, encode, measure, photograph
-from zephon_vl.operators import decode
-from zephon_vl.operators.decode import DecodeImage
 
 from zephon_vl.contracts import File, ImageJob, ImagePart, Sample
 from zephon_vl.errors import BadSample
 from zephon_vl.image_header import NeedMore, read_header
+from zephon_vl.operators import decode
+from zephon_vl.operators.decode import DecodeImage
 
 PHOTO = photograph(300, 200)
 

@@ -12,7 +12,7 @@ from PIL import Image
 from zephon_vl.contracts import Context, ImageJob, ImagePart, Sample, SourceReader, TextPart, has_face
 from zephon_vl.errors import BadSample, RecipeError
 from zephon_vl.operators.registry import build_operators, operators_identity
-from zephon_vl.operators.user_code import UserCodeError
+from zephon_vl.errors import UserCodeError
 from zephon_vl.recipe import Recipe, SourceConfig, TokenizerConfig
 
 CODE = """

@@ -7,6 +7,7 @@ from typing import Literal
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from zephon_vl.operators.mix import DeficitMixer
 
 weights_and_sizes = st.lists(

@@ -11,8 +11,8 @@ import torch
 from PIL import Image, ImageOps
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from vision_chain import encode, measure, photograph, photograph_folder, render
-from zephon_vl.operators.to_device import to_pixel_values
 
+from zephon_vl.operators.to_device import to_pixel_values
 from zephon_vl.presets import PRESETS
 
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from vision_chain import encode, measure, photograph, render
-from zephon_vl.operators.patchify import Patchify, patches_to_image, write_patches
 
 from zephon_vl.contracts import Context, ImageJob, ImagePart
 from zephon_vl.errors import BadSample
+from zephon_vl.operators.patchify import Patchify, patches_to_image, write_patches
 from zephon_vl.presets import PRESETS, VisionRules
 
 presets = st.sampled_from(sorted(PRESETS.values(), key=lambda rules: rules.preset))

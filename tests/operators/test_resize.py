@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 from vision_chain import encode, picture
-from zephon_vl.operators.resize import resize_size
 
 from zephon_vl.errors import BadSample, RecipeError
+from zephon_vl.operators.resize import resize_size
 from zephon_vl.presets import PRESETS, VisionRules, resolve_vision
 from zephon_vl.recipe import VisionConfig
 

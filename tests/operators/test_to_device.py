@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from zephon_vl.operators.to_device import to_pixel_values
 
+from zephon_vl.operators.to_device import to_pixel_values
 from zephon_vl.presets import PRESETS
 
 RULES = PRESETS["qwen2_vl"]

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+
+from zephon_vl.contracts import Context, File, ImageJob, ImagePart, Sample
 from zephon_vl.operators.decode import DecodeImage
 from zephon_vl.operators.patchify import Patchify, patches_to_image
 from zephon_vl.operators.resize import ResizeImage
-
-from zephon_vl.contracts import Context, File, ImageJob, ImagePart, Sample
 from zephon_vl.presets import PRESETS, VisionRules
 
 RULES = PRESETS["qwen2_vl"]

@@ -1,0 +1,158 @@
+"""`zephon-vl explain`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from zephon_vl.cli.options import bytes_text
+from zephon_vl.image_code import identity
+from zephon_vl.layout import BatchLayout
+from zephon_vl.prepare import count_buffers, make_setup
+from zephon_vl.presets import VisionRules, resolve_vision
+from zephon_vl.recipe import Recipe, SourceConfig, load_recipe
+from zephon_vl.runner import load_pipeline
+from zephon_vl.sources import SourceHandle
+from zephon_vl.tasks import Setup
+from zephon_vl.topology import Topology, lanes_of
+
+
+@dataclass(frozen=True)
+class Explain:
+    """Say in words and a table what a recipe will do: sources, shares, lanes, stages, memory. Reads no samples."""
+
+    recipe: tyro.conf.Positional[Path]
+    ranks: int = 1
+    microbatch_size: int = 1
+    workers: int = 2
+    prefetch: int = 4
+
+    def run(self) -> int:
+        recipe = load_recipe(self.recipe)
+        topology = Topology(
+            lanes=recipe.lanes,
+            global_batch_size=recipe.global_batch_size,
+            dp_size=self.ranks,
+            dp_rank=0,
+            microbatch_size=self.microbatch_size,
+        )
+        setup = make_setup(recipe, self.microbatch_size)
+        console = Console()
+        console.print(_sources(recipe, setup.sources))
+        _say(console, "step", _step(recipe, topology))
+        _say(console, "ranks", _ranks(topology))
+        _say(console, "packing", _packing(recipe))
+        if recipe.vision is not None:
+            _say(console, "images", _images(resolve_vision(recipe.vision)))
+        _say(console, "tokenizer", f"{setup.vocabulary.size:,} tokens, fingerprint {setup.vocabulary.fingerprint[:16]}")
+        _stages(console, setup)
+        _say(console, "memory", self._memory(topology, setup))
+        for source, handle in zip(recipe.sources, setup.sources, strict=True):
+            if advice := _advice(source, handle):
+                _say(console, "advice", advice)
+        return 0
+
+    def _memory(self, topology: Topology, setup: Setup) -> str:
+        size = BatchLayout(setup.layout).size
+        buffers = count_buffers(topology, size, self.prefetch, None)
+        return (
+            f"{buffers} buffers of at most {bytes_text(size)} each per rank, {bytes_text(buffers * size)} in all; "
+            f"{self.workers} workers and one coordinator besides the training process"
+        )
+
+
+def _say(console: Console, topic: str, sentence: str) -> None:
+    console.print(Text.assemble((f"{topic:>10}  ", "bold"), sentence), soft_wrap=True)
+
+
+def _sources(recipe: Recipe, handles: list[SourceHandle]) -> Table:
+    unit = recipe.weight_by
+    table = Table(
+        "source", "schema", "format", "shards", "samples", "bytes", f"share of {unit}", "order", title="sources"
+    )
+    total = sum(source.weight for source in recipe.sources)
+    for source, handle in zip(recipe.sources, handles, strict=True):
+        order = f"blocks, window {source.block_window}" if source.order == "blocks" else source.order
+        table.add_row(
+            source.name,
+            source.schema,
+            handle.format,
+            f"{len(handle.shards):,}",
+            f"{handle.samples:,}",
+            bytes_text(handle.size),
+            f"{source.weight / total:.1%}",
+            order,
+        )
+    return table
+
+
+def _step(recipe: Recipe, topology: Topology) -> str:
+    repeat = "Sources repeat for ever" if recipe.repeat else "The run ends when every source was used once"
+    return (
+        f"{recipe.global_batch_size} sequences of {recipe.seq_len:,} tokens "
+        f"({recipe.global_batch_size * recipe.seq_len:,} tokens) from {recipe.lanes} lanes, "
+        f"{topology.per_lane} of each lane. {repeat}"
+    )
+
+
+def _ranks(topology: Topology) -> str:
+    sizes = [len(lanes_of(rank, topology.lanes, topology.dp_size)) for rank in range(topology.dp_size)]
+    lanes = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} or {max(sizes)}"
+    text = (
+        f"{topology.dp_size} of at most {topology.lanes}; each owns {lanes} lanes and delivers "
+        f"{topology.microbatches_per_step} microbatches of {topology.microbatch_size} per step"
+    )
+    empty = topology.filled_batch_size - topology.global_batch_size
+    if not empty:
+        return f"{text}; no row is empty"
+    per_rank = topology.microbatches_per_step * topology.microbatch_size
+    filled = [rank for rank, size in enumerate(sizes) if size * topology.per_lane < per_rank]
+    names = ", ".join(map(str, filled[:12])) + (", ..." if len(filled) > 12 else "")
+    return f"{text}; {empty} of {topology.filled_batch_size} rows are empty, on ranks {names}"
+
+
+def _packing(recipe: Recipe) -> str:
+    packing = recipe.packing
+    return (
+        f"{packing.algorithm} into {packing.open_sequences} open sequences per lane; documents over {recipe.seq_len:,} "
+        f"tokens: {packing.overlong}"
+    )
+
+
+def _images(rules: VisionRules) -> str:
+    code = identity()
+    stack = f"{code['library']} {code['version']}, simplejpeg {code['simplejpeg']}, {code['resize']} resizing"
+    return (
+        f"preset {rules.preset}: patches of {rules.patch}, {rules.merge} x {rules.merge} to a token, "
+        f"{rules.min_pixels:,} to {rules.max_pixels:,} pixels, {rules.min_tokens} to {rules.max_tokens} tokens each, "
+        f"{rules.layout} order. Pixels by {stack}"
+    )
+
+
+def _stages(console: Console, setup: Setup) -> None:
+    """The operators of each source; sources with the same ones share a line."""
+    pipeline = load_pipeline(setup.pipeline)
+    lines: dict[tuple[str, str], list[str]] = {}
+    for source in setup.recipe.sources:
+        chain = pipeline.chain(setup.recipe, source, setup.vocabulary)
+        measure, render = (" > ".join(type(op).__name__ for op in face) for face in (chain.measure, chain.render))
+        lines.setdefault((measure, render), []).append(source.name)
+    for (measure, render), names in lines.items():
+        _say(console, "measure", f"{measure}  ({', '.join(names)})")
+        if render:
+            _say(console, "render", f"{render}  ({', '.join(names)})")
+
+
+def _advice(source: SourceConfig, handle: SourceHandle) -> str | None:
+    packed = handle.format == "parquet" or any(shard.name.endswith((".gz", ".zst")) for shard in handle.shards)
+    if source.order != "global" or not packed:
+        return None
+    return (
+        f'source {source.name!r} is read in compressed blocks: with order = "global" each sample may cost a whole one '
+        'where they do not fit in the cache of 128 MiB; order = "blocks" reads each block once per epoch'
+    )

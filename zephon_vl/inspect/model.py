@@ -1,0 +1,172 @@
+"""What the page shows, taken from delivered batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from zephon_vl.batch import Batch
+from zephon_vl.contracts import IGNORE, DocumentRef, SourceReader
+from zephon_vl.operators.batch import PADDING
+from zephon_vl.operators.patchify import patches_to_image
+from zephon_vl.order import SourceOrder
+from zephon_vl.recipe import Recipe
+from zephon_vl.tasks import Setup
+from zephon_vl.topology import EMPTY
+
+
+@dataclass(frozen=True)
+class ImageView:
+    """An image in its place."""
+
+    pixels: NDArray[np.uint8]
+    """(height, width, 3)."""
+    grid: tuple[int, int, int]
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """Neighbouring tokens that are all trained on or all not; text, or an image."""
+
+    text: str
+    trained: bool
+    first: int
+    """Position in the sequence of its first token."""
+    length: int
+    image: ImageView | None = None
+
+
+@dataclass(frozen=True)
+class DocumentView:
+    """One document, or a piece of one."""
+
+    source: int
+    """Index in the recipe; -1 for the dummy image that closes a sequence without any."""
+    name: str
+    shard: str
+    key: str
+    epoch: int
+    piece: tuple[int, int]
+    """Tokens of the document that it holds."""
+    length: int
+    trained: int
+    """Tokens of it that are trained on."""
+    runs: list[Run] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class SequenceView:
+    """One row of a global batch."""
+
+    slot: int
+    lane: int
+    seq_len: int
+    used: int
+    valid: int
+    documents: list[DocumentView]
+
+
+class _Names:
+    """Finds what a reference stands for."""
+
+    def __init__(self, recipe: Recipe, sources: Sequence[SourceReader]) -> None:
+        self._sources = sources
+        self._orders = [
+            SourceOrder(recipe.seed, config.name, source.blocks(), config.order, config.block_window)
+            for config, source in zip(recipe.sources, sources, strict=True)
+        ]
+
+    def find(self, ref: DocumentRef) -> tuple[str, str, str, int]:
+        """(source, shard, key, epoch)."""
+        epochs, indices = self._orders[ref.source].indices(np.array([ref.take]))
+        source = self._sources[ref.source]
+        return source.name, *source.locate(int(indices[0])), int(epochs[0])
+
+
+def sequences_of(batches: Sequence[Batch], setup: Setup, sources: Sequence[SourceReader]) -> Iterator[SequenceView]:
+    """The sequences of batches, as the page shows them; empty rows are left out.
+
+    Args:
+        sources: opened, in the order of the recipe.
+    """
+    tokenizer = Tokenizer.from_file(setup.vocabulary.tokenizer_json)
+    names = _Names(setup.recipe, sources)
+    for batch in batches:
+        pictures = _pictures(batch, setup.vocabulary.image)
+        for row, slot in enumerate(batch.slots):
+            if slot == EMPTY:
+                continue
+            yield SequenceView(
+                slot=slot,
+                lane=slot % setup.recipe.lanes,
+                seq_len=setup.recipe.seq_len,
+                used=sum(ref.stop - ref.start for ref in batch.documents[row]),
+                valid=int(batch.valid_tokens[row]),
+                documents=list(_documents(batch, row, names, tokenizer, setup.vocabulary.image, pictures[row])),
+            )
+
+
+def _pictures(batch: Batch, image_token: int) -> list[list[ImageView]]:
+    """The images of each row, in order."""
+    found: list[list[ImageView]] = [[] for _ in batch.slots]
+    if batch.pixel_patches is None or batch.grid_thw is None or batch.image_rows is None or batch.rules is None:
+        return found
+    patches = batch.pixel_patches.numpy()
+    start = 0
+    for grid, row in zip(batch.grid_thw.tolist(), batch.image_rows.tolist(), strict=True):
+        stop = start + grid[0] * grid[1] * grid[2]
+        shape = (grid[0], grid[1], grid[2])
+        pixels = patches_to_image(patches[start:stop], shape, batch.rules)
+        found[row].append(ImageView(pixels, shape, (stop - start) // batch.rules.merge**2))
+        start = stop
+    return found
+
+
+def _documents(
+    batch: Batch, row: int, names: _Names, tokenizer: Tokenizer, image_token: int, pictures: list[ImageView]
+) -> Iterator[DocumentView]:
+    ids = batch.input_ids[row].numpy()
+    labels = batch.labels[row].numpy()
+    numbers = batch.document_ids[row].numpy()
+    left = list(pictures)
+    for number in range(int(numbers.max()) + 1 if (numbers != PADDING).any() else 0):
+        where = np.flatnonzero(numbers == number)
+        first, length = int(where[0]), len(where)
+        # The label of a token stands at the position before it.
+        trained = np.concatenate([[False], labels[first : first + length - 1] != IGNORE])
+        runs = list(_runs(ids[first : first + length], trained, first, tokenizer, image_token, left))
+        refs = batch.documents[row]
+        source, name, shard, key, epoch, piece = -1, "dummy image", "", "", 0, (0, length)
+        if number < len(refs):
+            name, shard, key, epoch = names.find(refs[number])
+            source, piece = refs[number].source, (refs[number].start, refs[number].stop)
+        yield DocumentView(source, name, shard, key, epoch, piece, length, int(trained.sum()), runs)
+
+
+def _runs(
+    ids: NDArray[np.int64],
+    trained: NDArray[np.bool_],
+    first: int,
+    tokenizer: Tokenizer,
+    image_token: int,
+    left: list[ImageView],
+) -> Iterator[Run]:
+    """Runs of a document; takes its images from the front of `left`."""
+    at = 0
+    while at < len(ids):
+        if ids[at] == image_token and left:
+            image = left.pop(0)
+            yield Run("", False, first + at, image.tokens, image)
+            at += image.tokens
+            continue
+        stop = at + 1
+        while stop < len(ids) and ids[stop] != image_token and trained[stop] == trained[at]:
+            stop += 1
+        text = tokenizer.decode(ids[at:stop].tolist(), skip_special_tokens=False)
+        yield Run(text, bool(trained[at]), first + at, stop - at)
+        at = stop
