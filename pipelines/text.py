@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from zephon_vl.contracts import Chain, Mixer, Operator, Packer, RowWriter, Vocabulary
 from zephon_vl.operators.batch import PackedRowWriter
 from zephon_vl.operators.mix import DeficitMixer
 from zephon_vl.operators.pack import SequencePacker
-
-from zephon_vl.contracts import Chain, Mixer, Operator, Packer, RowWriter, Vocabulary
 from zephon_vl.recipe import Recipe, SourceConfig
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from zephon_vl.contracts import Chain, Mixer, Packer, RowWriter, Vocabulary
+from zephon_vl.errors import RecipeError
 from zephon_vl.operators.batch import PackedRowWriter
 from zephon_vl.operators.mix import DeficitMixer
 from zephon_vl.operators.pack import DUMMY_TOKENS
 from zephon_vl.pipelines.text import packer_of, tokenizer_of
-
-from zephon_vl.contracts import Chain, Mixer, Packer, RowWriter, Vocabulary
-from zephon_vl.errors import RecipeError
 from zephon_vl.presets import VisionRules, resolve_vision
 from zephon_vl.recipe import Recipe, SourceConfig
 

@@ -4,7 +4,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh dev
 PATH=${VIRTUAL_ENV:-$PWD/.venv}/bin:$PATH
-ruff check .
-ruff format --check .
+code=(zephon_vl operators pipelines bench scripts tests)
+ruff check "${code[@]}"
+ruff format --check "${code[@]}"
 scripts/typecheck.sh
 python -m pytest -n 2 --dist loadfile "$@"

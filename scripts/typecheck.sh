@@ -13,6 +13,6 @@ done
 ln -s "$root/operators" "$root/pipelines" "$tree/zephon_vl/"
 ln -s "$root/scripts" "$root/bench" "$tree/"
 cat > "$tree/pyrightconfig.json" <<'EOF'
-{ "include": ["zephon_vl", "scripts", "bench"], "pythonVersion": "3.11", "typeCheckingMode": "standard" }
+{ "include": ["zephon_vl", "scripts", "bench"], "extraPaths": ["scripts"], "pythonVersion": "3.11", "typeCheckingMode": "standard" }
 EOF
 exec python -m pyright -p "$tree" "$@"

@@ -39,7 +39,8 @@ path = "web/*.jsonl"
 schema = "text"
 weight = 1.0
 """
-_WORDS = "a cat sits on the red mat while two small dogs run over green grass under a wide sky near the old sea".split()
+_LINE = "a cat sits on the red mat while two small dogs run over green grass under a wide sky near the old sea"
+_WORDS = _LINE.split()
 
 
 def build_tiny_corpus(directory: Path, images: int = 60, docs: int = 90) -> Path:

@@ -1,8 +1,8 @@
 """Order within a source: a keyed permutation that can be computed at any position, without a buffer or state.
 
 Samples of a source are numbered by *takes* over all lanes and epochs: take `t` of a source with `n` samples is position
-`t % n` of epoch `t // n`. Lane `l` of `L` takes `l, l + L, l + 2L, ...`, so within an epoch every sample is used exactly
-once over all lanes, whatever the topology.
+`t % n` of epoch `t // n`. Lane `l` of `L` takes `l, l + L, l + 2L, ...`, so within an epoch every sample is used
+exactly once over all lanes, whatever the topology.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ class Recipe(_Section, frozen=True, kw_only=True):
             limit = image.max_pixels_for(self.seq_len - 2)
             lower = f"lower vision.max_pixels to at most {limit}" if limit else "lower vision.min_pixels"
             raise RecipeError(
-                f"vision.max_pixels is {image.max_pixels}, so one image may take {most} tokens with its delimiters, but "
+                f"vision.max_pixels is {image.max_pixels}, so an image may take {most} tokens with delimiters, but "
                 f"seq_len is {self.seq_len}: an image must fit in a sequence. Raise seq_len, or {lower}"
             )
 

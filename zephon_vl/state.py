@@ -1,7 +1,7 @@
 """The loader's checkpoint: one entry per lane, so that a distributed checkpoint reshards it by itself.
 
-An entry holds the lane's state, the position of the whole run at the moment of saving, and a checksum. Any rank can go on
-from the entries of the lanes that it owns now: what all ranks had delivered of an unfinished step is in each of them.
+An entry holds the lane's state, the position of the whole run at the moment of saving, and a checksum. Any rank can go
+on from the entries of the lanes that it owns now: what all ranks had delivered of an unfinished step is in each.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Lanes and ranks: who owns which lane, and in what order a rank delivers its slots. Pure functions only.
 
 A step has `global_batch_size` slots; slot `j * lanes + lane` is sequence `j` of that lane in the step. Each rank owns a
-contiguous, balanced share of lanes. Where shares differ, or the microbatch does not divide them, ranks are filled up with
-empty rows, so that every rank yields the same number of microbatches.
+contiguous, balanced share of lanes. Where shares differ, or the microbatch does not divide them, ranks are filled up
+with empty rows, so that every rank yields the same number of microbatches.
 """
 
 from __future__ import annotations

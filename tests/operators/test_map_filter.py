@@ -10,9 +10,8 @@ import pytest
 from PIL import Image
 
 from zephon_vl.contracts import Context, ImageJob, ImagePart, Sample, SourceReader, TextPart, has_face
-from zephon_vl.errors import BadSample, RecipeError
+from zephon_vl.errors import BadSample, RecipeError, UserCodeError
 from zephon_vl.operators.registry import build_operators, operators_identity
-from zephon_vl.errors import UserCodeError
 from zephon_vl.recipe import Recipe, SourceConfig, TokenizerConfig
 
 CODE = """

@@ -67,8 +67,8 @@ class Run:
 def _line(stats: LoaderStats, steps: int) -> Text:
     bad = stats.bad.total()
     return Text(
-        f"step {stats.steps}/{steps}  {stats.images_per_second:,.0f} images/s  {stats.tokens_per_second:,.0f} tokens/s  "
-        f"fill {stats.fill:.1%}  waiting {stats.waiting_share:.0%}  bad {bad}",
+        f"step {stats.steps}/{steps}  {stats.images_per_second:,.0f} images/s  "
+        f"{stats.tokens_per_second:,.0f} tokens/s  fill {stats.fill:.1%}  waiting {stats.waiting_share:.0%}  bad {bad}",
         no_wrap=True,
     )
 
