@@ -3,8 +3,8 @@
     python scripts/make_sample_data.py --out sample_data --images 600
 
 Four sources: captions in tars, interleaved documents in Parquet, chats in JSONL with image files beside it, and web
-text in JSONL. Photographs come from the wheels of scikit-image and scikit-learn, texts from the documentation of Python's
-standard library, the vocabulary is Qwen2's. The same options give the same bytes on the same Python and image
+text in JSONL. Photographs come from the wheels of scikit-image and scikit-learn, texts from the documentation of
+Python's standard library, the vocabulary is Qwen2's. The same options give the same bytes on the same Python and image
 libraries.
 """
 
