@@ -33,7 +33,7 @@ _MEASURE_CHUNK = 16
 _FIRST_REQUEST = 4
 """Samples per lane and source to ask for while their lengths are unknown."""
 _MOST_AHEAD = 512
-_ORDER_BLOCK = 128
+_ORDER_BLOCK = 32
 """Takes of a lane and source whose samples are computed at once."""
 
 

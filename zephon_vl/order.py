@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from zephon_vl.recipe import Order
 
+_SMALL = 1 << 14
+"""Samples up to which an epoch's order is kept as a table: 8 MB for all that are remembered."""
 _ROUNDS = 8
 """Luby and Rackoff: four rounds of a random function make a strong pseudorandom permutation; ours is only a mixer."""
 
@@ -77,6 +79,7 @@ class SourceOrder:
         self._identity = (seed, name)
         self._permutation = lru_cache(maxsize=64)(self._make_permutation)
         self._windows = lru_cache(maxsize=4)(self._make_windows)
+        self._table = lru_cache(maxsize=64)(self._make_table)
 
     def indices(self, takes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(epochs, sample indices) of `takes`, int64, of the same length."""
@@ -91,6 +94,8 @@ class SourceOrder:
 
     def _of_epoch(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         if self._order == "global":
+            if self.count <= _SMALL:
+                return self._table(epoch)[positions]
             return self._permutation(epoch, -1, self.count)(positions)
         blocks, starts = self._windows(epoch)
         edges = starts[:: self._window]
@@ -106,6 +111,10 @@ class SourceOrder:
 
     def _make_permutation(self, epoch: int, window: int, size: int) -> Permutation:
         return Permutation(size, derive_key(*self._identity, epoch, window))
+
+    def _make_table(self, epoch: int) -> NDArray[np.int64]:
+        """A whole epoch of a small source: its lanes are soon in many epochs, and all ask for the same ones."""
+        return self._permutation(epoch, -1, self.count)(np.arange(self.count))
 
     def _make_windows(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The non-empty blocks in this epoch's order, and their cumulative starts in it (one more than blocks)."""
