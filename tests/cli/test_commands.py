@@ -122,8 +122,18 @@ def test_inspect_writes_one_page_that_needs_nothing_else(
     assert all(address.startswith(("data:image/jpeg;base64,", "#")) for address in parser.addresses)
     assert "onerror=alert(1)&gt;" in page
     digest = digest_lines(capsys, recipe, "--steps", "1:2")[0].split()[1]
-    for expected in ("captions", "web", digest, "slot 7", "000.tar", "dummy image"):
+    for expected in ("captions", "web", digest, "slot 7", "000.tar"):
         assert expected in page
+
+
+def test_inspect_shows_the_image_that_closes_a_sequence_without_any(recipe: Path, tmp_path: Path) -> None:
+    texts = recipe.with_name("texts.toml")
+    texts.write_text(recipe.read_text().replace("weight = 3.0", "weight = 0.0"))
+    out = tmp_path / "step.html"
+    assert run("inspect", texts, "--out", out, "--workers", 0, "--max-sequences", 2) == 0
+    page = out.read_text()
+    assert "2 of 8 shown" in page
+    assert page.count("a black image of one token") == 2
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,8 @@ def _sequence(sequence: SequenceView) -> str:
     count = len([document for document in sequence.documents if document.source >= 0])
     return (
         f'<section id="slot-{sequence.slot}"><h2>slot {sequence.slot}</h2><p class="numbers">lane {sequence.lane} · '
-        f"{count} document{'' if count == 1 else 's'} · {sequence.used:,} of {sequence.seq_len:,} tokens ({fill:.1%}) · "
-        f"{sequence.valid:,} labels count</p>{_strip(sequence)}"
+        f"{count} {'document' if count == 1 else 'documents'} · {sequence.used:,} of {sequence.seq_len:,} tokens "
+        f"({fill:.1%}) · {sequence.valid:,} labels count</p>{_strip(sequence)}"
         + "".join(_document(sequence.slot, i, document) for i, document in enumerate(sequence.documents))
         + "</section>"
     )
