@@ -19,6 +19,8 @@ from tiny_corpus import add_member, build_tiny_corpus, picture, sentence
 from zephon_vl import Loader
 from zephon_vl.contracts import IGNORE, DocumentRef
 from zephon_vl.errors import TooManyBadSamples
+from zephon_vl.lane import decode_state
+from zephon_vl.state import decode_entries
 
 
 def write_recipe(recipe: Path, *changes: tuple[str, str], head: str = "") -> Path:
@@ -63,6 +65,10 @@ def test_shares_and_fill(tmp_path: Path) -> None:
     with Loader(recipe, workers=0, microbatch_size=8) as loader:
         for _ in range(26):
             next(loader)
+        # What lanes have taken is exact; what was delivered lags by what stands in open sequences.
+        position = decode_entries(loader.state_dict()["lanes"], range(4), 4)
+        spent = np.sum([decode_state(state).spent for state in position.states.values()], axis=0)
+        assert spent[0] / spent.sum() == pytest.approx(0.75, abs=0.005)
         assert loader.stats.shares()["captions"] == pytest.approx(0.75, abs=0.01)
         assert loader.stats.fill > 0.97
 
