@@ -45,8 +45,8 @@ class Picture:
 def make_picture(photographs: dict[str, bytes], seed: int, number: int) -> Picture:
     """Picture `number` of a corpus; the same bytes each time.
 
-    Pixels are log-normal around 0.4 megapixels, 0.05 to 2, with aspect ratios around 4:3, as in web data; mostly JPEG of
-    quality 75 to 95, both subsamplings, some progressive, some PNG and WebP, some grey, some rotated by EXIF only.
+    Pixels are log-normal around 0.4 megapixels, 0.05 to 2, with aspect ratios around 4:3, as in web data; mostly JPEG
+    of quality 75 to 95, both subsamplings, some progressive, some PNG and WebP, some grey, some rotated by EXIF only.
     """
     rng = np.random.Generator(np.random.Philox(key=seed * 1_000_003 + number))
     name = sorted(photographs)[int(rng.integers(len(photographs)))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 from pathlib import Path
 
@@ -113,7 +114,7 @@ def _parents(token: bytes, rank: int, vocabulary: dict[bytes, int]) -> list[byte
     """The two tokens that merge into `token`: what its bytes become under the merges of lower rank."""
     parts = [bytes([byte]) for byte in token]
     while len(parts) > 2:
-        pairs = [(vocabulary.get(a + b, rank), i) for i, (a, b) in enumerate(zip(parts, parts[1:], strict=False))]
+        pairs = [(vocabulary.get(a + b, rank), i) for i, (a, b) in enumerate(itertools.pairwise(parts))]
         lowest, i = min(pairs)
         if lowest >= rank:
             raise ValueError(f"token {token!r} is not made by the merges of lower rank")
@@ -122,8 +123,8 @@ def _parents(token: bytes, rank: int, vocabulary: dict[bytes, int]) -> list[byte
 
 
 def _byte_letters() -> dict[int, str]:
-    """The printable letter that byte-level BPE writes for each byte: itself where it is printable Latin-1, else the next
-    code point from 256 on (Radford et al. 2019, the encoder of GPT-2)."""
+    """The printable letter that byte-level BPE writes for each byte: itself where it is printable Latin-1, else the
+    next code point from 256 on (Radford et al. 2019, the encoder of GPT-2)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     letters = {byte: chr(byte) for byte in printable}
     others = [byte for byte in range(256) if byte not in letters]

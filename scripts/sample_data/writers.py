@@ -81,7 +81,7 @@ class Corpus:
 
 
 def write_corpus(out: Path, pictures: list[Picture], texts: list[str], lines: list[str], seed: int) -> Corpus:
-    """Write all sources and recipes: six tenths of the pictures as captions, a quarter interleaved, the rest in chats."""
+    """Write all sources and recipes: six tenths of the pictures as captions, a quarter interleaved, the rest chats."""
     rng = np.random.Generator(np.random.Philox(key=seed + 1))
     first, second = round(len(pictures) * 0.6), round(len(pictures) * 0.85)
     corpus = Corpus()
@@ -166,7 +166,11 @@ def _write_chats(
         question, answer, follow = "What does this picture show?", _caption(picture), _pick(rng, lines)
         if number % 2:
             turns = [("human", f"<image>\n{question}"), ("gpt", answer), ("human", "Tell me more."), ("gpt", follow)]
-            record = {"id": number, "image": path, "conversations": [{"from": who, "value": said} for who, said in turns]}
+            record = {
+                "id": number,
+                "image": path,
+                "conversations": [{"from": who, "value": said} for who, said in turns],
+            }
             llava.append(json.dumps(record))
         else:
             content = [{"type": "image_url", "image_url": {"url": path}}, {"type": "text", "text": question}]
