@@ -27,12 +27,17 @@ SPECIAL = (
     "<|image_pad|>",
     "<|video_pad|>",
 )
+_HELLO_WORLD, _IMAGE = [9707, 1879], 151655
 # How Qwen2's vocabulary cuts a text into words before its merges apply.
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+# As in Qwen2-VL, down to the system turn of a chat that has none.
 _TEMPLATE = """\
 {%- for message in messages %}
+    {%- if loop.first and message.role != 'system' %}
+        {{- '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' }}
+    {%- endif %}
     {{- '<|im_start|>' + message.role + '\\n' }}
     {%- if message.content is string %}
         {{- message.content }}
@@ -52,7 +57,11 @@ _TEMPLATE = """\
 
 
 def write_qwen(ranks: bytes, directory: Path) -> Tokenizer:
-    """Convert Qwen's tiktoken ranks, one `base64 rank` a line, to a byte-level BPE."""
+    """Convert Qwen's tiktoken ranks, one `base64 rank` a line, to a byte-level BPE.
+
+    Raises:
+        ValueError: if these are not the ranks of Qwen2.
+    """
     vocabulary = {base64.b64decode(token): int(rank) for token, rank in map(bytes.split, ranks.splitlines())}
     letters = _byte_letters()
 
@@ -65,7 +74,14 @@ def write_qwen(ranks: bytes, directory: Path) -> Tokenizer:
             left, right = _parents(token, rank, vocabulary)
             merges.append((spell(left), spell(right)))
     tokenizer = Tokenizer(models.BPE({spell(token): rank for token, rank in vocabulary.items()}, merges))
-    return _finish(tokenizer, directory)
+    _finish(tokenizer, directory)
+    ids, image = tokenizer.encode("Hello world").ids, tokenizer.token_to_id("<|image_pad|>")
+    if (ids, image) != (_HELLO_WORLD, _IMAGE):
+        raise ValueError(
+            f'"Hello world" is {ids} and <|image_pad|> {image}, but in Qwen2-VL they are {_HELLO_WORLD} and {_IMAGE}: '
+            "these are not its ranks"
+        )
+    return tokenizer
 
 
 def write_tiny(texts: list[str], directory: Path) -> Tokenizer:

@@ -18,7 +18,8 @@ from sample_data.pictures import Picture
 
 _TAR_SHARDS = 4
 _ROW_GROUP = 8
-_MOST_TEXTS = 6000
+FEWEST_PICTURES = 20
+"""With fewer, a source would have an empty shard."""
 
 _HEAD = """\
 seed = 42
@@ -81,17 +82,21 @@ class Corpus:
 
 
 def write_corpus(out: Path, pictures: list[Picture], texts: list[str], lines: list[str], seed: int) -> Corpus:
-    """Write all sources and recipes: six tenths of the pictures as captions, a quarter interleaved, the rest chats."""
+    """Write all sources: six tenths of the pictures as captions, a quarter interleaved, the rest chats."""
     rng = np.random.Generator(np.random.Philox(key=seed + 1))
     first, second = round(len(pictures) * 0.6), round(len(pictures) * 0.85)
     corpus = Corpus()
     corpus.rows.append(_write_captions(out / "captions", pictures[:first], lines, rng))
     corpus.rows.append(_write_interleaved(out / "interleaved", pictures[first:second], lines, rng))
     corpus.rows.append(_write_chats(out / "chat", pictures[second:], lines, rng))
-    corpus.rows.append(_write_web(out / "web", texts[:_MOST_TEXTS]))
-    (out / "recipe.toml").write_text(_HEAD + _VISION + _PACKING + _SOURCES)
-    (out / "text.toml").write_text(_HEAD + _PACKING + _TEXT_SOURCES)
+    corpus.rows.append(_write_web(out / "web", texts))
     return corpus
+
+
+def write_recipes(out: Path) -> None:
+    """Write the recipes; last, because their presence tells that the corpus is complete."""
+    (out / "text.toml").write_text(_HEAD + _PACKING + _TEXT_SOURCES)
+    (out / "recipe.toml").write_text(_HEAD + _VISION + _PACKING + _SOURCES)
 
 
 def _pick(rng: np.random.Generator, lines: list[str]) -> str:
