@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,40 +12,62 @@ import msgspec
 
 from zephon_vl.batch import Batch
 from zephon_vl.digest import step_digest
-from zephon_vl.errors import StateError, ZephonError
+from zephon_vl.errors import RecipeError, StateError, ZephonError
 from zephon_vl.loader import Loader
-from zephon_vl.recipe import Recipe
+from zephon_vl.recipe import Recipe, load_recipe
 
 _CHECKPOINT = "loader.msgpack"
 
 
+class _Checkpoint(msgspec.Struct, frozen=True):
+    """What a checkpoint of all ranks holds."""
+
+    identity: bytes
+    lanes: dict[str, bytes]
+    slots: dict[int, str]
+    """Digests of the slots of an unfinished step that were delivered before."""
+
+
 class Ranks:
-    """The loaders of all ranks of a job, taken round by round as a training job takes them."""
+    """The loaders of all ranks of a job, taken round by round as a training job takes them.
+
+    Args:
+        recipe: a recipe, or the path of a recipe file.
+        ranks: number of data-parallel ranks.
+        options: further arguments of every `Loader`.
+
+    Raises:
+        RecipeError: for a number of ranks or an option that cannot be served.
+    """
 
     def __init__(self, recipe: Recipe | str | Path, ranks: int, **options: Any) -> None:
-        self.loaders: list[Loader] = []
+        if ranks < 1:
+            raise RecipeError(f"ranks is {ranks}, but must be at least 1")
+        self.recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+        # No loader has a process yet: if one is refused, there is nothing to close.
+        self.loaders = [Loader(self.recipe, dp_rank=rank, dp_size=ranks, **options) for rank in range(ranks)]
         self._slots: dict[int, str] = {}
-        """Digests of the unfinished step."""
-        try:
-            for rank in range(ranks):
-                self.loaders.append(Loader(recipe, dp_rank=rank, dp_size=ranks, **options))
-        except ZephonError:
-            self.close()
-            raise
 
-    def steps(self, count: int) -> Iterator[tuple[int, str]]:
-        """(step, digest) of the next `count` steps, each as soon as it is whole.
+    @property
+    def next_step(self) -> int:
+        """The step that the next microbatches belong to."""
+        return self.loaders[0].next_step
+
+    def step(self) -> tuple[int, str] | None:
+        """(number, digest) of the next whole step; None at the end of data that is not repeated.
 
         Raises:
             ZephonError: if ranks disagree on where they are, or their slots are not exactly the global batch.
         """
-        while count and (batches := self.round()):
+        while batches := self.round():
             if batches[0].last:
-                yield batches[0].step, self._finish(batches[0].step)
-                count -= 1
+                return batches[0].step, self._finish(batches[0].step)
+        return None
 
     def round(self) -> list[Batch]:
-        """One microbatch of every rank; none at the end of data that is not repeated."""
+        """One microbatch of every rank; none at the end of data that is not repeated. Raises as `step` does."""
+        for loader in self.loaders:
+            loader.start()  # all of them, before the first one is waited for
         batches = [batch for loader in self.loaders if (batch := next(loader, None)) is not None]
         if batches and len(batches) < len(self.loaders):
             raise ZephonError(f"only {len(batches)} of {len(self.loaders)} ranks go on after step {batches[0].step}")
@@ -61,39 +82,45 @@ class Ranks:
         return batches
 
     def save(self, directory: Path) -> None:
-        """Write the merged state of all ranks, with the digests of the unfinished step, as one file."""
+        """Write the merged state of all ranks as one file: whole, or not at all. Raises `OSError`."""
         states = [loader.state_dict() for loader in self.loaders]
-        merged = {
-            "identity": states[0]["identity"],
-            "lanes": {key: entry for state in states for key, entry in state["lanes"].items()},
-            "slots": self._slots,
-        }
+        lanes = {key: entry for state in states for key, entry in state["lanes"].items()}
+        checkpoint = _Checkpoint(states[0]["identity"], lanes, self._slots)
         directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=directory, delete=False) as file:
-            file.write(msgspec.msgpack.encode(merged))
-        os.replace(file.name, directory / _CHECKPOINT)
+        _write_whole(directory / _CHECKPOINT, msgspec.msgpack.encode(checkpoint))
 
-    def load(self, directory: Path, allow: Sequence[str] = ()) -> None:
-        """Go on from a saved state, whatever number of ranks saved it. Raises `StateError`."""
+    def load(self, directory: Path, allow: Collection[str] = ()) -> None:
+        """Go on from a saved state, whatever number of ranks saved it.
+
+        Args:
+            allow: parts of the identity that may differ, as of `Loader.load_state_dict`.
+
+        Raises:
+            StateError: if it cannot be read or is not of this run.
+        """
         path = directory / _CHECKPOINT
         try:
-            merged = msgspec.msgpack.decode(path.read_bytes(), strict=False)
+            checkpoint = msgspec.msgpack.decode(path.read_bytes(), type=_Checkpoint)
         except OSError as error:
             raise StateError(f"cannot read the checkpoint {path}: {error.strerror}") from error
         except msgspec.DecodeError as error:
-            raise StateError(f"the checkpoint {path} is damaged: {error}") from error
+            raise StateError(f"{path} is damaged or not a checkpoint of zephon-vl digest: {error}") from error
         for loader in self.loaders:
-            loader.load_state_dict(merged, allow)
-        self._slots = dict(merged.get("slots", {}))
+            loader.load_state_dict({"identity": checkpoint.identity, "lanes": checkpoint.lanes}, allow)
+        self._slots = checkpoint.slots
 
     def close(self) -> None:
+        """Stop all processes."""
         for loader in self.loaders:
             loader.close()
 
     def _finish(self, step: int) -> str:
         slots, self._slots = self._slots, {}
+        size = self.recipe.global_batch_size
+        if foreign := sorted(slot for slot in slots if not 0 <= slot < size):
+            raise ZephonError(f"step {step}: slots {foreign} are not of a global batch of {size}")
         try:
-            return step_digest(slots, self.loaders[0].recipe.global_batch_size)
+            return step_digest(slots, size)
         except ValueError as error:
             raise ZephonError(f"step {step}: {error}") from error
 
@@ -109,26 +136,48 @@ def digests(
     checkpoint: Path | None = None,
     resume: Path | None = None,
 ) -> Iterator[tuple[int, str]]:
-    """(step, SHA-256) of steps, from real loaders.
+    """(step, SHA-256) of whole steps from real loaders, each as soon as it is whole.
 
     Args:
-        steps: which; with `resume`, only their end counts.
-        save_at: write a checkpoint to `checkpoint` before this step.
-        resume: directory of a checkpoint to go on from.
+        steps: consecutive steps. With `resume` the loaders start where the checkpoint is, which may be inside them.
+        save_at: write a checkpoint to the directory `checkpoint` before this step.
+        resume: directory of a checkpoint to go on from, on any number of ranks.
+
+    Raises:
+        ZephonError: on what a loader refuses, ranks that do not deliver exactly the global batch, steps before the
+            checkpoint or beyond the end of data that is not repeated.
     """
-    options = {"workers": workers, "microbatch_size": microbatch_size}
-    with contextlib.closing(Ranks(recipe, ranks, start_step=0 if resume else steps.start, **options)) as job:
-        at = steps.start
+    start = 0 if resume else steps.start
+    with closing(Ranks(recipe, ranks, workers=workers, microbatch_size=microbatch_size, start_step=start)) as job:
         if resume is not None:
             job.load(resume)
-            at = job.loaders[0].next_step
-        while at < steps.stop:
-            if at == save_at and checkpoint is not None:
+        first = job.next_step
+        if first >= steps.stop:
+            raise ZephonError(f"the checkpoint goes on with step {first}, but the last one asked for is {steps[-1]}")
+        if save_at is not None and save_at < first:
+            raise ZephonError(f"the checkpoint goes on with step {first}: nothing can be saved before step {save_at}")
+        while True:
+            if job.next_step == save_at and checkpoint is not None:
                 job.save(checkpoint)
-            finished = list(job.steps(1))
-            if not finished:
+            if job.next_step == steps.stop:
                 return
-            yield from finished
-            at = finished[0][0] + 1
-        if at == save_at and checkpoint is not None:
-            job.save(checkpoint)
+            done = job.step()
+            if done is None:
+                raise ZephonError(
+                    f"the data ends before step {job.next_step}, since the recipe has repeat = false, "
+                    f"but steps up to {steps[-1]} were asked for"
+                )
+            if done[0] >= steps.start:
+                yield done
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -3,36 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from zephon_vl.cli.options import bytes_text
-from zephon_vl.image_code import identity
-from zephon_vl.layout import BatchLayout
-from zephon_vl.prepare import count_buffers, make_setup
-from zephon_vl.presets import VisionRules, resolve_vision
+from zephon_vl.cli.options import (
+    MemoryLimit,
+    MicrobatchSize,
+    Prefetch,
+    Ranks,
+    RecipePath,
+    Workers,
+    bytes_text,
+    parse_bytes,
+    require_at_least,
+)
+from zephon_vl.cli.progress import index_with_bar
 from zephon_vl.recipe import Recipe, SourceConfig, load_recipe
-from zephon_vl.runner import load_pipeline
-from zephon_vl.sources import SourceHandle
-from zephon_vl.tasks import Setup
-from zephon_vl.topology import Topology, lanes_of
+
+if TYPE_CHECKING:
+    from zephon_vl.presets import VisionRules
+    from zephon_vl.sources import SourceHandle
+    from zephon_vl.tasks import Setup
+    from zephon_vl.topology import Topology
 
 
 @dataclass(frozen=True)
 class Explain:
     """Say in words and a table what a recipe will do: sources, shares, lanes, stages, memory. Reads no samples."""
 
-    recipe: tyro.conf.Positional[Path]
-    ranks: int = 1
-    microbatch_size: int = 1
-    workers: int = 2
-    prefetch: int = 4
+    recipe: RecipePath
+    ranks: Ranks = 1
+    microbatch_size: MicrobatchSize = 1
+    workers: Workers = 2
+    prefetch: Prefetch = 4
+    memory_limit: MemoryLimit = None
 
     def run(self) -> int:
+        require_at_least("--workers", self.workers, 0)
+        require_at_least("--prefetch", self.prefetch, 0)
+        memory_limit = parse_bytes(self.memory_limit)
+        from zephon_vl.prepare import make_setup
+        from zephon_vl.topology import Topology
+
         recipe = load_recipe(self.recipe)
         topology = Topology(
             lanes=recipe.lanes,
@@ -41,28 +56,37 @@ class Explain:
             dp_rank=0,
             microbatch_size=self.microbatch_size,
         )
+        index_with_bar(recipe)
         setup = make_setup(recipe, self.microbatch_size)
+        memory = self._memory(topology, setup, memory_limit)
         console = Console()
         console.print(_sources(recipe, setup.sources))
         _say(console, "step", _step(recipe, topology))
         _say(console, "ranks", _ranks(topology))
         _say(console, "packing", _packing(recipe))
         if recipe.vision is not None:
+            from zephon_vl.presets import resolve_vision
+
             _say(console, "images", _images(resolve_vision(recipe.vision)))
+            _say(console, "decoded by", _image_code())
         _say(console, "tokenizer", f"{setup.vocabulary.size:,} tokens, fingerprint {setup.vocabulary.fingerprint[:16]}")
         _stages(console, setup)
-        _say(console, "memory", self._memory(topology, setup))
+        _say(console, "memory", memory)
         for source, handle in zip(recipe.sources, setup.sources, strict=True):
             if advice := _advice(source, handle):
                 _say(console, "advice", advice)
         return 0
 
-    def _memory(self, topology: Topology, setup: Setup) -> str:
+    def _memory(self, topology: Topology, setup: Setup, memory_limit: int | None) -> str:
+        from zephon_vl.layout import BatchLayout
+        from zephon_vl.prepare import count_buffers
+
         size = BatchLayout(setup.layout).size
-        buffers = count_buffers(topology, size, self.prefetch, None)
+        buffers = count_buffers(topology, size, self.prefetch, memory_limit)
+        processes = f"{self.workers} workers and one coordinator beside" if self.workers else "no process beside"
         return (
-            f"{buffers} buffers of at most {bytes_text(size)} each per rank, {bytes_text(buffers * size)} in all; "
-            f"{self.workers} workers and one coordinator besides the training process"
+            f"each rank has {buffers} buffers of at most {bytes_text(size)}, {bytes_text(buffers * size)} in all, and "
+            f"{processes} the training process"
         )
 
 
@@ -71,13 +95,12 @@ def _say(console: Console, topic: str, sentence: str) -> None:
 
 
 def _sources(recipe: Recipe, handles: list[SourceHandle]) -> Table:
-    unit = recipe.weight_by
-    table = Table(
-        "source", "schema", "format", "shards", "samples", "bytes", f"share of {unit}", "order", title="sources"
-    )
+    table = Table("source", "schema", "format", title=f"sources, and their shares of {recipe.weight_by}")
+    for name in ("shards", "samples", "bytes", "share"):
+        table.add_column(name, justify="right")
+    table.add_column("order")
     total = sum(source.weight for source in recipe.sources)
     for source, handle in zip(recipe.sources, handles, strict=True):
-        order = f"blocks, window {source.block_window}" if source.order == "blocks" else source.order
         table.add_row(
             source.name,
             source.schema,
@@ -86,7 +109,7 @@ def _sources(recipe: Recipe, handles: list[SourceHandle]) -> Table:
             f"{handle.samples:,}",
             bytes_text(handle.size),
             f"{source.weight / total:.1%}",
-            order,
+            f"blocks, window {source.block_window}" if source.order == "blocks" else source.order,
         )
     return table
 
@@ -101,6 +124,8 @@ def _step(recipe: Recipe, topology: Topology) -> str:
 
 
 def _ranks(topology: Topology) -> str:
+    from zephon_vl.topology import lanes_of
+
     sizes = [len(lanes_of(rank, topology.lanes, topology.dp_size)) for rank in range(topology.dp_size)]
     lanes = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} or {max(sizes)}"
     text = (
@@ -125,17 +150,26 @@ def _packing(recipe: Recipe) -> str:
 
 
 def _images(rules: VisionRules) -> str:
-    code = identity()
-    stack = f"{code['library']} {code['version']}, simplejpeg {code['simplejpeg']}, {code['resize']} resizing"
     return (
-        f"preset {rules.preset}: patches of {rules.patch}, {rules.merge} x {rules.merge} to a token, "
-        f"{rules.min_pixels:,} to {rules.max_pixels:,} pixels, {rules.min_tokens} to {rules.max_tokens} tokens each, "
-        f"{rules.layout} order. Pixels by {stack}"
+        f"preset {rules.preset}: patches of {rules.patch} pixels, {rules.merge} x {rules.merge} of them to a token, in "
+        f"{rules.layout} order; resized to {rules.min_pixels:,} to {rules.max_pixels:,} pixels, "
+        f"{rules.min_tokens} to {rules.max_tokens} tokens"
     )
+
+
+def _image_code() -> str:
+    """The image libraries that decide every pixel, as a checkpoint's identity holds them."""
+    from zephon_vl.image_code import identity
+
+    code = identity()
+    library = f"{code.pop('library')} {code.pop('version')}"
+    return ", ".join([library, *(f"{name.replace('_', ' ')} {version}" for name, version in code.items())])
 
 
 def _stages(console: Console, setup: Setup) -> None:
     """The operators of each source; sources with the same ones share a line."""
+    from zephon_vl.runner import load_pipeline
+
     pipeline = load_pipeline(setup.pipeline)
     lines: dict[tuple[str, str], list[str]] = {}
     for source in setup.recipe.sources:
