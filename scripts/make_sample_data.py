@@ -80,21 +80,21 @@ def _start(out: Path, licence_text: str) -> None:
 
 
 def _make(arguments: Arguments, photographs: dict[str, bytes], ranks: bytes | None) -> Corpus:
-    """Pictures in processes; texts and tokenizer meanwhile."""
+    """Texts and pictures in processes; the tokenizer meanwhile."""
     # Spawned, not forked: image libraries and locks of this process stay out of it.
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(
         mp_context=context, initializer=set_photographs, initargs=(photographs,)
     ) as pool:
-        seeds = itertools.repeat(arguments.seed)
-        coming = pool.map(make_picture, seeds, range(arguments.images), chunksize=8)
-        texts = documents()
+        texts = pool.submit(documents)
+        pictures = pool.map(make_picture, itertools.repeat(arguments.seed), range(arguments.images), chunksize=8)
         directory = arguments.out / "tokenizer"
         if ranks is None:
-            vocabularies.write_tiny(texts, directory)
+            vocabularies.write_tiny(texts.result(), directory)
         else:
             vocabularies.write_qwen(ranks, directory)
-        corpus = write_corpus(arguments.out, list(coming), texts, sentences(texts), arguments.seed)
+        lines = sentences(texts.result())
+        corpus = write_corpus(arguments.out, list(pictures), texts.result(), lines, arguments.seed)
     write_recipes(arguments.out)
     return corpus
 
