@@ -11,61 +11,99 @@ cd "$(dirname "$0")/.."
 extras="jpeg,parquet,compressed"
 [[ ${1:-} == dev ]] && extras="$extras,dev"
 
-say() { printf '\033[1m%s\033[0m\n' "$*"; }
+say() { if [[ -t 1 ]]; then printf '\033[1m%s\033[0m\n' "$*"; else printf '%s\n' "$*"; fi; }
 fail() {
     printf 'setup: %s\n' "$*" >&2
     exit 1
 }
 
 [[ $(uname -s) == Linux ]] || fail "this library runs on Linux; this is $(uname -s)"
-python=${PYTHON:-python3}
-"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-    fail "Python 3.11 or newer is needed; $python is $("$python" --version 2>&1). Set PYTHON to a newer one"
+if [[ -n ${VIRTUAL_ENV:-} ]]; then
+    base=$VIRTUAL_ENV/bin/python
+else
+    base=${PYTHON:-python3}
+fi
+command -v "$base" >/dev/null || fail "$base is not there: install Python 3.11 or newer, or set PYTHON to one"
+"$base" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    fail "Python 3.11 or newer is needed; $base is $("$base" --version 2>&1). Set PYTHON to a newer one"
 
 if [[ -z ${VIRTUAL_ENV:-} ]]; then
-    [[ -x .venv/bin/python ]] || { say "making .venv"; "$python" -m venv .venv; }
     VIRTUAL_ENV=$PWD/.venv
+    # A venv that was made without pip (Debian's Python without python3-venv) is no use: made again.
+    if ! "$VIRTUAL_ENV/bin/python" -m pip --version >/dev/null 2>&1; then
+        say "making .venv"
+        "$base" -m venv --clear "$VIRTUAL_ENV" ||
+            fail "$base cannot make a virtual environment; on Debian and Ubuntu: apt-get install python3-venv"
+    fi
 fi
 python=$VIRTUAL_ENV/bin/python
+"$python" -m pip --version >/dev/null 2>&1 || fail "$VIRTUAL_ENV has no pip: run $python -m ensurepip"
 pip() { "$python" -m pip --disable-pip-version-check --quiet "$@"; }
 
-# The mark says for which dependencies and extras the environment was set up; a change sets it up again.
-mark=$VIRTUAL_ENV/.zephon-vl-$(printf '%s %s %s' "$extras" "$PWD" "$(cksum <pyproject.toml)" | cksum | cut -d' ' -f1)
+# The marks say for which dependencies and extras the environment was set up; a change sets it up again.
+sum() { cksum | cut -d' ' -f1; }
+mark=$VIRTUAL_ENV/.zephon-vl-$(printf '%s %s %s' "$extras" "$PWD" "$(cksum <pyproject.toml)" | sum)
+plain=$VIRTUAL_ENV/.zephon-vl-plain-pillow
 
 install_project() {
-    say "installing zephon-vl[$extras]"
+    say "installing zephon-vl[$extras] in $VIRTUAL_ENV; the first time this takes minutes"
     # torch first and by itself, so that no other package chooses its build; Pillow first, so that pillow-simd, which
-    # replaces its files, has the version that it was made from. See the order in build_pillow_simd.
+    # replaces its files, has the version that it was made from.
     pip install "torch>=2.10,<2.14" "pillow==12.1.1"
     pip install --editable ".[$extras]"
+    touch "$mark"
+}
+
+# What building pillow-simd needs and this machine lacks, in words; nothing where all is there.
+missing_for_build() {
+    command -v cc >/dev/null || { echo "a C compiler"; return; }
+    local include header
+    include=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+    for header in Python.h jpeglib.h zlib.h; do
+        printf '#include <stdio.h>\n#include <%s>\n' "$header" | cc -E -I"$include" - >/dev/null 2>&1 || echo "$header"
+    done
+}
+
+install_headers() {
+    local packages=(libjpeg-dev zlib1g-dev libwebp-dev libtiff-dev)
+    [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null || return 0
+    dpkg -s "${packages[@]}" >/dev/null 2>&1 && return
+    say "installing the headers ${packages[*]}"
+    { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y "${packages[@]}"; } >/dev/null 2>&1 ||
+        say "apt-get could not install them"
 }
 
 build_pillow_simd() {
-    "$python" -c 'import PIL, sys; sys.exit(".post" not in PIL.__version__)' && return
-    if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
-        headers=(libjpeg-dev zlib1g-dev libwebp-dev libtiff-dev)
-        dpkg -s "${headers[@]}" >/dev/null 2>&1 ||
-            { apt-get -qq update && apt-get -qq install -y "${headers[@]}"; } >/dev/null 2>&1 ||
-            say "the headers of ${headers[*]} could not be installed"
+    local missing compiler compilers=(cc)
+    install_headers
+    missing=$(missing_for_build | paste -sd ' ')
+    if [[ -n $missing ]]; then
+        say "pillow-simd is not built, Pillow serves. Missing: $missing" \
+            "(on Debian and Ubuntu: apt-get install gcc python3-dev libjpeg-dev zlib1g-dev libwebp-dev libtiff-dev)"
+        return
     fi
-    compiler=cc
-    grep -qw avx2 /proc/cpuinfo && compiler="cc -mavx2"
-    say "building pillow-simd ($compiler); this takes a minute"
-    # The compiler's name carries the flag, since CFLAGS would drop -O3; without --no-cache-dir, a wheel built before
-    # for another processor would be taken. A failure leaves Pillow as it is.
-    CC=$compiler pip install --no-cache-dir --no-binary pillow-simd --force-reinstall --no-deps \
-        pillow-simd==12.1.1.post0 >/dev/null 2>&1 ||
-        say "pillow-simd could not be built: it needs a C compiler and the headers of libjpeg and zlib. Pillow serves"
+    grep -qw avx2 /proc/cpuinfo && compilers=("cc -mavx2" cc)
+    mkdir -p build
+    for compiler in "${compilers[@]}"; do
+        say "building pillow-simd with $compiler; this takes a minute"
+        # The compiler's name carries the flag, since CFLAGS would drop -O3; without --no-cache-dir, a wheel built
+        # before for another processor would be taken. A failure leaves Pillow as it is.
+        CC=$compiler pip install --no-cache-dir --no-binary pillow-simd --force-reinstall --no-deps \
+            pillow-simd==12.1.1.post0 >build/pillow-simd.log 2>&1 && return
+    done
+    touch "$plain"
+    say "pillow-simd could not be built, Pillow serves. Why: build/pillow-simd.log; to try again: rm $plain"
 }
 
-if [[ ! -e $mark ]]; then
-    install_project
-    build_pillow_simd
-    touch "$mark"
-fi
-"$python" - <<'EOF'
+simd_is_active() { "$python" -c 'import PIL, sys; sys.exit(".post" not in PIL.__version__)'; }
+
+[[ -e $mark ]] || install_project
+[[ -e $plain || $(uname -m) != x86_64 ]] || simd_is_active || build_pillow_simd
+"$python" - <<'PYTHON'
 import PIL
 from PIL import features
-simd = ".post" in PIL.__version__
-print(f"images: {'pillow-simd' if simd else 'Pillow'} {PIL.__version__}, WebP {'yes' if features.check('webp') else 'no'}")
-EOF
+
+name = "pillow-simd" if ".post" in PIL.__version__ else "Pillow"
+webp = "with" if features.check("webp") else "without"
+print(f"ready; images are read by {name} {PIL.__version__}, {webp} WebP")
+PYTHON
