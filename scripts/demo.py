@@ -1,7 +1,7 @@
-"""The promise on one machine: the sample corpus on 4, 2 and 3 simulated ranks, and a resume in the middle of a step.
+"""The promise on one machine: a corpus on 4, 2 and 3 simulated ranks, and a resume on other ranks inside a step.
 
 Every run is made of real loaders, one per rank, with other numbers of workers and other microbatches. The SHA-256 of
-each global batch must be the same in all of them.
+each global batch must be the same in all of them. Ends with PASS and status 0, or with the first difference and 1.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from zephon_vl.errors import ZephonError
 from zephon_vl.recipe import Recipe, load_recipe
 from zephon_vl.verify import Ranks
 
@@ -27,31 +29,95 @@ class Arguments:
     """Options of the demo."""
 
     data: Path = Path("sample_data")
-    steps: int = 4
+    """A directory with recipe.toml, e.g. made by scripts/make_sample_data.py."""
+    steps: int = 6
+    """Optimizer steps of each run."""
 
 
 @dataclass
 class Outcome:
-    """What one run gave."""
+    """What one run gave so far."""
 
-    name: str
+    title: str
     digests: dict[int, str] = field(default_factory=dict)
     seconds: float = 0.0
     images: int = 0
     tokens: int = 0
 
+    def speed(self) -> str:
+        """What was measured, for a cell of the table."""
+        if not self.seconds:
+            return ""
+        return f"{self.images / self.seconds:,.0f} images/s\n{self.tokens / self.seconds:,.0f} tokens/s"
 
-def run(outcome: Outcome, job: Ranks, until: int) -> None:
-    """Take steps until `until` and count what they held."""
-    job.round()  # what the start takes is not speed
-    begin = time.perf_counter()
-    images, tokens = _counts(job)
-    while job.loaders[0].next_step < until:
-        outcome.digests.update(job.steps(1))
-    outcome.seconds += time.perf_counter() - begin
-    now_images, now_tokens = _counts(job)
-    outcome.images += now_images - images
-    outcome.tokens += now_tokens - tokens
+
+class Demo:
+    """Runs a recipe in several ways and shows what came out as it comes."""
+
+    def __init__(self, recipe: Recipe, steps: int, live: Live) -> None:
+        self._recipe, self._steps, self._live = recipe, steps, live
+        self._ways: list[tuple[Outcome, Callable[[Outcome], None]]] = [
+            (Outcome("4 ranks\n2 workers each"), lambda to: self._whole(to, 4, workers=2)),
+            (Outcome("2 ranks, 1 worker each\nmicrobatches of 2"), lambda to: self._whole(to, 2, 2, workers=1)),
+            (Outcome("3 ranks, no workers\nmicrobatches of 3"), lambda to: self._whole(to, 3, 3, workers=0)),
+            (Outcome("4 ranks, then 3\nsaved inside a step"), self._resumed),
+        ]
+        self._outcomes = [outcome for outcome, _ in self._ways]
+
+    def run(self) -> str | None:
+        """The first difference, in words; None if there is none."""
+        for outcome, way in self._ways:
+            way(outcome)
+            for step in range(self._steps):
+                here, there = outcome.digests.get(step), self._outcomes[0].digests[step]
+                if here != there:
+                    names = [" ".join(each.title.split("\n")) for each in (outcome, self._outcomes[0])]
+                    return f"step {step} is {here} on {names[0]}, but {there} on {names[1]}"
+        return None
+
+    def table(self) -> Table:
+        """Digests of all steps and runs so far, with a tick where all agree."""
+        table = Table("step", *(outcome.title for outcome in self._outcomes), "", title="SHA-256 of each global batch")
+        for step in range(self._steps):
+            found = [outcome.digests.get(step, "") for outcome in self._outcomes]
+            same = len(set(found) - {""}) == 1
+            tick = "" if "" in found and same else "[bold green]✓[/]" if same else "[bold red]✗[/]"
+            table.add_row(str(step), *(digest[:12] for digest in found), tick if any(found) else "")
+        table.add_section()
+        table.add_row("speed", *(outcome.speed() for outcome in self._outcomes), "")
+        return table
+
+    def _whole(self, outcome: Outcome, ranks: int, microbatch_size: int = 1, *, workers: int) -> None:
+        with closing(Ranks(self._recipe, ranks, microbatch_size=microbatch_size, workers=workers)) as job:
+            self._take(outcome, job, self._steps)
+
+    def _resumed(self, outcome: Outcome) -> None:
+        """Start on 4 ranks, save in the middle of a step, go on on 3."""
+        with tempfile.TemporaryDirectory(prefix="zephon-vl-demo-") as directory:
+            with closing(Ranks(self._recipe, 4, workers=1)) as job:
+                self._take(outcome, job, self._steps // 2)
+                for _ in range(job.loaders[0].topology.microbatches_per_step // 2):
+                    job.round()
+                job.save(Path(directory))
+            with closing(Ranks(self._recipe, 3, microbatch_size=2, workers=1)) as job:
+                job.load(Path(directory))
+                self._take(outcome, job, self._steps)
+
+    def _take(self, outcome: Outcome, job: Ranks, until: int) -> None:
+        """Take steps and count what they held; the first one is not timed, as it holds the start of the processes."""
+        begin, before = 0.0, (0, 0)
+        while job.next_step < until:
+            if (done := job.step()) is None:
+                raise ZephonError(f"the data ends before step {job.next_step}; ask for fewer --steps")
+            outcome.digests[done[0]] = done[1]
+            if begin:
+                images, tokens = _counts(job)
+                now = time.perf_counter()
+                outcome.seconds += now - begin
+                outcome.images += images - before[0]
+                outcome.tokens += tokens - before[1]
+            begin, before = time.perf_counter(), _counts(job)
+            self._live.update(self.table())
 
 
 def _counts(job: Ranks) -> tuple[int, int]:
@@ -60,66 +126,23 @@ def _counts(job: Ranks) -> tuple[int, int]:
     return images, sum(loader.stats.tokens.total() for loader in job.loaders)
 
 
-def run_whole(recipe: Recipe, outcome: Outcome, steps: int, ranks: int, **options: int) -> None:
-    with closing(Ranks(recipe, ranks, **options)) as job:
-        run(outcome, job, steps)
-
-
-def run_resumed(recipe: Recipe, outcome: Outcome, steps: int) -> None:
-    """Start on 4 ranks, save in the middle of a step, go on on 3."""
-    with tempfile.TemporaryDirectory(prefix="zephon-vl-demo-") as directory:
-        with closing(Ranks(recipe, 4, workers=1)) as job:
-            run(outcome, job, steps // 2)
-            for _ in range(3):
-                job.round()
-            job.save(Path(directory))
-        with closing(Ranks(recipe, 3, workers=1, microbatch_size=2)) as job:
-            job.load(Path(directory))
-            run(outcome, job, steps)
-
-
-def table_of(outcomes: list[Outcome], steps: int) -> Table:
-    table = Table("step", *(outcome.name for outcome in outcomes), title="SHA-256 of each global batch")
-    first = outcomes[0].digests
-    for step in range(steps):
-        cells = []
-        for outcome in outcomes:
-            digest = outcome.digests.get(step)
-            colour = "green" if digest == first.get(step) else "red"
-            cells.append(f"[{colour}]{digest[:12]}[/]" if digest else "")
-        table.add_row(str(step), *cells)
-    speeds = [
-        f"{o.images / o.seconds:,.0f} images/s\n{o.tokens / o.seconds:,.0f} tokens/s" if o.seconds else ""
-        for o in outcomes
-    ]
-    table.add_section()
-    table.add_row("", *speeds)
-    return table
-
-
 def main() -> None:
     arguments = tyro.cli(Arguments, description=__doc__)
-    recipe, steps = load_recipe(arguments.data / "recipe.toml"), arguments.steps
-    four = Outcome("4 ranks\n1 worker each")
-    two = Outcome("2 ranks\n2 workers each")
-    three = Outcome("3 ranks, inline\nmicrobatches of 3")
-    resumed = Outcome("4 ranks, then 3\nsaved inside a step")
-    outcomes = [four, two, three, resumed]
     console = Console()
-    with Live(table_of(outcomes, steps), console=console, refresh_per_second=2) as live:
-        for outcome, start in (
-            (four, lambda: run_whole(recipe, four, steps, 4, workers=1)),
-            (two, lambda: run_whole(recipe, two, steps, 2, workers=2, microbatch_size=2)),
-            (three, lambda: run_whole(recipe, three, steps, 3, workers=0, microbatch_size=3)),
-            (resumed, lambda: run_resumed(recipe, resumed, steps)),
-        ):
-            start()
-            live.update(table_of(outcomes, steps))
-            if differing := [step for step in range(steps) if outcome.digests[step] != four.digests[step]]:
-                live.stop()
-                console.print(f"[bold red]FAIL[/]: {outcome.name!r} differs from {four.name!r} at step {differing[0]}")
-                sys.exit(1)
-    console.print(f"[bold green]PASS[/]: {steps} global batches are the same bytes in every run")
+    try:
+        if arguments.steps < 1:
+            raise ZephonError(f"--steps is {arguments.steps}, but must be at least 1")
+        recipe = load_recipe(arguments.data / "recipe.toml")
+        with Live(console=console, refresh_per_second=4) as live:
+            demo = Demo(recipe, arguments.steps, live)
+            live.update(demo.table())
+            difference = demo.run()
+    except ZephonError as error:
+        sys.exit(f"demo: {error}")
+    if difference:
+        console.print(f"[bold red]FAIL[/]: {difference}", soft_wrap=True)
+        sys.exit(1)
+    console.print(f"[bold green]PASS[/]: {arguments.steps} global batches are the same bytes in every run")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from zephon_vl.stats import LoaderStats
 
 _EXAMPLES, _REASONS = 5, 20
-_INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,8 @@ class Run:
             prefetch=self.prefetch,
             memory_limit=memory_limit,
         ) as loader:
-            return _Watched(loader, self.steps).run(Console())
+            _Watched(loader, self.steps).run(Console())
+        return 0
 
 
 class _Watched:
@@ -79,22 +79,19 @@ class _Watched:
         self._images = self._tokens = self._samples = 0
         self._waited = 0.0
 
-    def run(self, console: Console) -> int:
-        """Iterate, then sum up, also after Ctrl-C. Returns the exit status."""
-        status = 0
-        with Live(console=console, refresh_per_second=8, transient=True, get_renderable=self._line):
-            try:
+    def run(self, console: Console) -> None:
+        """Iterate, then sum up, also after Ctrl-C."""
+        try:
+            with Live(console=console, refresh_per_second=8, transient=True, get_renderable=self._line):
                 self._iterate()
-            except KeyboardInterrupt:
-                status = _INTERRUPTED
+        except KeyboardInterrupt:
+            self._summarise(console)
+            raise
         self._summarise(console)
-        if status:
-            console.print("interrupted")
-        elif self._stats.steps < self._steps:
+        if self._stats.steps < self._steps:
             console.print(
                 f"the data ended after {self._stats.steps} of {self._steps} steps, since the recipe has repeat = false"
             )
-        return status
 
     def _iterate(self) -> None:
         for batch in self._loader:
