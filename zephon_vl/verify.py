@@ -156,6 +156,8 @@ def digests(
             raise ZephonError(f"the checkpoint goes on with step {first}, but the last one asked for is {steps[-1]}")
         if save_at is not None and save_at < first:
             raise ZephonError(f"the checkpoint goes on with step {first}: nothing can be saved before step {save_at}")
+        if checkpoint is not None:
+            checkpoint.mkdir(parents=True, exist_ok=True)  # what cannot be written fails now, not at the save
         while True:
             if job.next_step == save_at and checkpoint is not None:
                 job.save(checkpoint)

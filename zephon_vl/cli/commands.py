@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Annotated, Protocol, Union
@@ -53,8 +54,11 @@ def parse(words: Sequence[str]) -> Command:
 
 
 def _sentence(box: str) -> str:
-    """What a box of tyro's says: the text between its title and its first rule, on one line."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
-    rows = [row.strip("│ ") for row in plain.splitlines() if row.startswith("│")]
-    rule = next((i for i, row in enumerate(rows) if row.startswith("──")), len(rows))
-    return " ".join(row for row in rows[:rule] if row) or plain.strip()
+    """What a box of tyro's says: the text between its title and its next rule, on one line."""
+    rows = re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines()[1:]
+    texts = [row.strip("│ ") for row in itertools.dropwhile(_is_rule, rows)]
+    return " ".join(text for text in itertools.takewhile(lambda text: not _is_rule(text), texts) if text)
+
+
+def _is_rule(row: str) -> bool:
+    return re.fullmatch("[─-]+", row.strip("│╰╯ ")) is not None
