@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -193,54 +192,6 @@ def test_index_and_run_end_with_tables(recipe: Path, capsys: pytest.CaptureFixtu
     text = capsys.readouterr().out
     assert "2 steps" in text
     assert "no bad samples" in text
-
-
-class _Page(HTMLParser):
-    """Collects tags that are open and addresses that are loaded."""
-
-    void = frozenset({"meta", "img", "br", "link", "input"})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.addresses: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
-        if tag not in self.void:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def test_inspect_writes_one_page_that_needs_nothing_else(
-    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    web = recipe.parent / "web" / "000.jsonl"
-    hostile = "</script><img src=http://example.com/x onerror=alert(1)> and more"
-    web.write_text(web.read_text() + "".join(f'{{"text": "{hostile}"}}\n' for _ in range(40)))
-    out = tmp_path / "step.html"
-    assert run("inspect", recipe, "--step", 1, "--out", out, "--workers", 0) == 0
-    page = out.read_text()
-    parser = _Page()
-    parser.feed(page)
-    assert parser.open == []
-    assert all(address.startswith(("data:image/jpeg;base64,", "#")) for address in parser.addresses)
-    assert "onerror=alert(1)&gt;" in page
-    digest = digest_lines(capsys, recipe, "--steps", "1:2")[0].split()[1]
-    for expected in ("captions", "web", digest, "slot 7", "000.tar"):
-        assert expected in page
-
-
-def test_inspect_shows_the_image_that_closes_a_sequence_without_any(recipe: Path, tmp_path: Path) -> None:
-    texts = recipe.with_name("texts.toml")
-    texts.write_text(recipe.read_text().replace("weight = 3.0", "weight = 0.0"))
-    out = tmp_path / "step.html"
-    assert run("inspect", texts, "--out", out, "--workers", 0, "--max-sequences", 2) == 0
-    page = out.read_text()
-    assert "2 of 8 shown" in page
-    assert page.count("a black image of one token") == 2
 
 
 @pytest.mark.parametrize(

@@ -3,45 +3,85 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
-from zephon_vl.cli.options import bytes_text
+from zephon_vl.cli.options import RecipePath, Workers, bytes_text, require_at_least
+from zephon_vl.cli.progress import bar_of, index_with_bar
+from zephon_vl.errors import ZephonError
+from zephon_vl.recipe import load_recipe
+
+if TYPE_CHECKING:
+    from zephon_vl.batch import Batch
+    from zephon_vl.loader import Loader
 
 
 @dataclass(frozen=True)
 class Inspect:
     """Write a page that shows the packed sequences of a step: documents in colours, images in place, masks dimmed."""
 
-    recipe: tyro.conf.Positional[Path]
-    step: int = 0
-    out: Path | None = None
+    recipe: RecipePath
+    step: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """The step to show."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """The HTML file; default: step-N.html here."""
-    max_sequences: int | None = None
-    """Show only the first ones."""
-    workers: int = 2
+    max_sequences: Annotated[int | None, tyro.conf.arg(metavar="K")] = None
+    """Show only the first K sequences."""
+    workers: Workers = 2
 
     def run(self) -> int:
-        from zephon_vl.digest import step_digest
-        from zephon_vl.inspect import page, sequences_of
+        require_at_least("--step", self.step, 0)
+        require_at_least("--max-sequences", self.max_sequences, 1)
+        out = self.out or Path(f"step-{self.step}.html")
+        if out.is_dir() or not out.parent.is_dir():
+            wrong = out if out.is_dir() else out.parent
+            raise ZephonError(f"--out is {out}, but {wrong} is {'a' if out.is_dir() else 'no'} directory; name a file")
+        recipe = load_recipe(self.recipe)
+        index_with_bar(recipe)
         from zephon_vl.loader import Loader
 
-        out = self.out or Path(f"step-{self.step}.html")
-        with Loader(self.recipe, workers=self.workers, start_step=self.step) as loader:
-            batches = [next(loader) for _ in range(loader.topology.microbatches_per_step)]
-            sequences = list(sequences_of(batches, loader.setup, loader.open_sources()))
+        with Loader(recipe, workers=self.workers, start_step=self.step) as loader:
+            html = self._page(loader, self._batches(loader))
+        # A file name may hold bytes that are no text.
+        data = html.encode(errors="replace")
+        out.write_bytes(data)
+        Console(soft_wrap=True).print(f"{out} ({bytes_text(len(data))})", markup=False, highlight=False)
+        return 0
+
+    def _batches(self, loader: Loader) -> list[Batch]:
+        """All microbatches of the step."""
+        batches: list[Batch] = []
+        total = loader.topology.microbatches_per_step
+        with bar_of(TextColumn(f"step {self.step}"), BarColumn(), MofNCompleteColumn()) as progress:
+            for batch in progress.track(islice(loader, total), total=total):
+                batches.append(batch)
+        if len(batches) < total:
+            raise ZephonError(
+                f"the data ends before step {self.step} is whole, since the recipe has repeat = false; ask for an "
+                "earlier step"
+            )
+        return batches
+
+    def _page(self, loader: Loader, batches: list[Batch]) -> str:
+        from zephon_vl.digest import step_digest
+        from zephon_vl.inspect import page, sequences_of
+
+        recipe = loader.recipe
         slots = {slot: digest for batch in batches for slot, digest in batch.digests().items()}
-        shown = sequences[: self.max_sequences]
-        used = sum(sequence.used for sequence in sequences) / sum(sequence.seq_len for sequence in sequences)
+        shown = list(islice(sequences_of(batches, loader.setup, loader.open_sources()), self.max_sequences))
+        fill = loader.stats.fill
         facts = [
             ("recipe", str(self.recipe)),
-            ("sequences", f"{len(shown)} of {len(sequences)} shown, {used:.2%} full"),
-            ("SHA-256", step_digest(slots, loader.recipe.global_batch_size)),
+            (
+                "sequences",
+                f"{len(shown)} of {recipe.global_batch_size} shown, {fill:.2%} full, from {recipe.lanes} lanes",
+            ),
+            ("images", f"{loader.stats.images:,}"),
+            ("SHA-256", step_digest(slots, recipe.global_batch_size)),
         ]
-        bad = [record for batch in batches for record in batch.bad]
-        html = page(f"step {self.step}", facts, shown, bad)
-        out.write_text(html)
-        Console().print(f"{out} ({bytes_text(len(html))})", highlight=False)
-        return 0
+        return page(f"step {self.step}", facts, shown, [record for batch in batches for record in batch.bad])

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from zephon_vl.batch import Batch
 from zephon_vl.contracts import IGNORE, DocumentRef, SourceReader
+from zephon_vl.inspect.words import TokenView, Words
 from zephon_vl.operators.batch import PADDING
 from zephon_vl.operators.patchify import patches_to_image
 from zephon_vl.order import SourceOrder
@@ -33,11 +34,11 @@ class ImageView:
 class Run:
     """Neighbouring tokens that are all trained on or all not; text, or an image."""
 
-    text: str
     trained: bool
     first: int
     """Position in the sequence of its first token."""
     length: int
+    words: list[TokenView] = field(default_factory=list)
     image: ImageView | None = None
 
 
@@ -57,6 +58,10 @@ class DocumentView:
     trained: int
     """Tokens of it that are trained on."""
     runs: list[Run] = field(default_factory=list)
+
+    @property
+    def images(self) -> int:
+        return sum(run.image is not None for run in self.runs)
 
 
 @dataclass(frozen=True)
@@ -94,10 +99,10 @@ def sequences_of(batches: Sequence[Batch], setup: Setup, sources: Sequence[Sourc
     Args:
         sources: opened, in the order of the recipe.
     """
-    tokenizer = Tokenizer.from_file(setup.vocabulary.tokenizer_json)
+    words = Words(Tokenizer.from_file(setup.vocabulary.tokenizer_json))
     names = _Names(setup.recipe, sources)
     for batch in batches:
-        pictures = _pictures(batch, setup.vocabulary.image)
+        pictures = _pictures(batch)
         for row, slot in enumerate(batch.slots):
             if slot == EMPTY:
                 continue
@@ -107,66 +112,66 @@ def sequences_of(batches: Sequence[Batch], setup: Setup, sources: Sequence[Sourc
                 seq_len=setup.recipe.seq_len,
                 used=sum(ref.stop - ref.start for ref in batch.documents[row]),
                 valid=int(batch.valid_tokens[row]),
-                documents=list(_documents(batch, row, names, tokenizer, setup.vocabulary.image, pictures[row])),
+                documents=list(_documents(batch, row, names, words, setup.vocabulary.image, pictures[row])),
             )
 
 
-def _pictures(batch: Batch, image_token: int) -> list[list[ImageView]]:
+def _pictures(batch: Batch) -> list[list[ImageView]]:
     """The images of each row, in order."""
     found: list[list[ImageView]] = [[] for _ in batch.slots]
     if batch.pixel_patches is None or batch.grid_thw is None or batch.image_rows is None or batch.rules is None:
         return found
     patches = batch.pixel_patches.numpy()
     start = 0
-    for grid, row in zip(batch.grid_thw.tolist(), batch.image_rows.tolist(), strict=True):
-        stop = start + grid[0] * grid[1] * grid[2]
-        shape = (grid[0], grid[1], grid[2])
-        pixels = patches_to_image(patches[start:stop], shape, batch.rules)
-        found[row].append(ImageView(pixels, shape, (stop - start) // batch.rules.merge**2))
+    for (t, h, w), row in zip(batch.grid_thw.tolist(), batch.image_rows.tolist(), strict=True):
+        stop = start + t * h * w
+        pixels = patches_to_image(patches[start:stop], (t, h, w), batch.rules)
+        found[row].append(ImageView(pixels, (t, h, w), (stop - start) // batch.rules.merge**2))
         start = stop
     return found
 
 
 def _documents(
-    batch: Batch, row: int, names: _Names, tokenizer: Tokenizer, image_token: int, pictures: list[ImageView]
+    batch: Batch, row: int, names: _Names, words: Words, image_token: int, pictures: list[ImageView]
 ) -> Iterator[DocumentView]:
     ids = batch.input_ids[row].numpy()
     labels = batch.labels[row].numpy()
     numbers = batch.document_ids[row].numpy()
+    refs = batch.documents[row]
     left = list(pictures)
     for number in range(int(numbers.max()) + 1 if (numbers != PADDING).any() else 0):
         where = np.flatnonzero(numbers == number)
-        first, length = int(where[0]), len(where)
-        # The label of a token stands at the position before it.
-        trained = np.concatenate([[False], labels[first : first + length - 1] != IGNORE])
-        runs = list(_runs(ids[first : first + length], trained, first, tokenizer, image_token, left))
-        refs = batch.documents[row]
-        source, name, shard, key, epoch, piece = -1, "dummy image", "", "", 0, (0, length)
+        inside = slice(int(where[0]), int(where[-1]) + 1)
+        runs = list(_runs(ids[inside], labels[inside], inside.start, words, image_token, left))
+        source, name, shard, key, epoch, piece = -1, "dummy image", "", "", 0, (0, len(where))
         if number < len(refs):
             name, shard, key, epoch = names.find(refs[number])
             source, piece = refs[number].source, (refs[number].start, refs[number].stop)
-        yield DocumentView(source, name, shard, key, epoch, piece, length, int(trained.sum()), runs)
+        trained = sum(run.length for run in runs if run.trained)
+        yield DocumentView(source, name, shard, key, epoch, piece, len(where), trained, runs)
 
 
 def _runs(
     ids: NDArray[np.int64],
-    trained: NDArray[np.bool_],
+    labels: NDArray[np.int64],
     first: int,
-    tokenizer: Tokenizer,
+    words: Words,
     image_token: int,
     left: list[ImageView],
 ) -> Iterator[Run]:
     """Runs of a document; takes its images from the front of `left`."""
+    # A token is trained on if it is the label of the position before it.
+    trained = np.concatenate([[False], labels[:-1] != IGNORE])
     at = 0
     while at < len(ids):
         if ids[at] == image_token and left:
             image = left.pop(0)
-            yield Run("", False, first + at, image.tokens, image)
+            yield Run(False, first + at, image.tokens, image=image)
             at += image.tokens
             continue
         stop = at + 1
         while stop < len(ids) and ids[stop] != image_token and trained[stop] == trained[at]:
             stop += 1
-        text = tokenizer.decode(ids[at:stop].tolist(), skip_special_tokens=False)
-        yield Run(text, bool(trained[at]), first + at, stop - at)
+        shown = words.of(ids[at:stop].tolist(), labels[at:stop].tolist(), first + at)
+        yield Run(bool(trained[at]), first + at, stop - at, shown)
         at = stop

@@ -9,14 +9,16 @@ from collections.abc import Sequence
 
 from PIL import Image
 
+from zephon_vl.contracts import IGNORE
 from zephon_vl.inspect.model import DocumentView, ImageView, Run, SequenceView
 from zephon_vl.inspect.style import COLOURS, STYLE
+from zephon_vl.inspect.words import TokenView
 from zephon_vl.messages import BadRecord
 
-_IMAGE_SIDE = 224
+_IMAGE_SIDE = 208
 """Longest side of an embedded picture, in pixels."""
-_LONG_TEXT = 700
-"""Characters of a run after which the rest is folded away."""
+_LONG = 260
+"""Words of a run after which the rest is folded away."""
 
 
 def page(
@@ -34,6 +36,7 @@ def page(
         *(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in facts),
         "</dl>",
         _legend(sources),
+        _overview(sequences),
         "</header><main>",
         _bad(bad),
         *(_sequence(sequence) for sequence in sequences),
@@ -53,84 +56,131 @@ def _legend(sources: dict[int, str]) -> str:
     ]
     items += [
         '<li><span class="swatch picture"></span>image tokens</li>',
+        '<li><span class="swatch dim"></span><span class="masked">not trained on</span></li>',
         '<li><span class="swatch padding"></span>padding</li>',
-        '<li><span class="trained">trained on</span></li>',
-        '<li><span class="masked">context only</span></li>',
+        "<li>point at a word for its position, token id and label, the id to predict after it</li>",
     ]
     return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def _overview(sequences: Sequence[SequenceView]) -> str:
+    """All sequences at a glance; each leads to its own place."""
+    rows = "".join(
+        f'<a href="#slot-{s.slot}" title="slot {s.slot}, {_share(s)} full"><span>{s.slot}</span>'
+        f'<span class="strip">{_bars(s)}</span></a>'
+        for s in sequences
+    )
+    return f'<nav aria-label="all sequences">{rows}</nav>'
 
 
 def _bad(records: Sequence[BadRecord]) -> str:
     if not records:
         return ""
     rows = "".join(
-        f"<tr><td>{_text(r.source)}</td><td>{_text(r.shard)}</td><td>{_text(r.key)}</td><td>{_text(r.reason)}</td></tr>"
+        "<tr>"
+        + "".join(f"<td>{_text(cell)}</td>" for cell in (r.source, r.shard, r.key, _outcome(r), r.reason))
+        + "</tr>"
         for r in records
     )
-    head = "<tr><th>source</th><th>shard</th><th>key</th><th>reason</th></tr>"
-    return f"<details class=bad open><summary>{len(records)} bad samples</summary><table>{head}{rows}</table></details>"
+    head = "".join(f"<th>{name}</th>" for name in ("source", "shard", "key", "so", "reason"))
+    count = _count(len(records), "bad sample")
+    return f'<details class="bad" open><summary>{count}</summary><table><tr>{head}</tr>{rows}</table></details>'
+
+
+def _outcome(record: BadRecord) -> str:
+    return "its image is grey, nothing of it is trained on" if record.stage == "render" else "skipped"
 
 
 def _sequence(sequence: SequenceView) -> str:
-    fill = sequence.used / sequence.seq_len
-    count = len([document for document in sequence.documents if document.source >= 0])
+    count = _count(sum(document.source >= 0 for document in sequence.documents), "document")
+    strip = "".join(_linked_bar(sequence, i) for i in range(len(sequence.documents))) + _padding(sequence)
     return (
         f'<section id="slot-{sequence.slot}"><h2>slot {sequence.slot}</h2><p class="numbers">lane {sequence.lane} · '
-        f"{count} {'document' if count == 1 else 'documents'} · {sequence.used:,} of {sequence.seq_len:,} tokens "
-        f"({fill:.1%}) · {sequence.valid:,} labels count</p>{_strip(sequence)}"
+        f"{count} · {_count(sum(d.images for d in sequence.documents), 'image')} · {sequence.used:,} of "
+        f"{sequence.seq_len:,} tokens ({_share(sequence)}) · {sequence.valid:,} labels count</p>"
+        f'<div class="strip">{strip}</div>'
         + "".join(_document(sequence.slot, i, document) for i, document in enumerate(sequence.documents))
         + "</section>"
     )
 
 
-def _strip(sequence: SequenceView) -> str:
-    """The sequence at a glance: widths are tokens."""
-    bars: list[str] = []
-    for i, document in enumerate(sequence.documents):
-        parts = "".join(
-            f'<i style="flex:{run.length}"{" class=picture" if run.image else "" if run.trained else " class=dim"}></i>'
-            for run in document.runs
-        )
-        label = _text(f"{document.name} · {document.key} · {document.length} tokens")
-        bars.append(
-            f'<a href="#d-{sequence.slot}-{i}" title="{label}" '
-            f'style="flex:{document.length};--c:{_colour(document.source)}">{parts}</a>'
-        )
-    padding = sequence.seq_len - sum(document.length for document in sequence.documents)
-    if padding > 0:
-        bars.append(f'<span class="padding" style="flex:{padding}" title="{padding} tokens of padding"></span>')
-    return f'<div class="strip">{"".join(bars)}</div>'
+def _bars(sequence: SequenceView) -> str:
+    """A strip without its links: widths are tokens."""
+    bars = "".join(
+        f'<b style="flex:{document.length};--c:{_colour(document.source)}">{_parts(document)}</b>'
+        for document in sequence.documents
+    )
+    return bars + _padding(sequence)
+
+
+def _linked_bar(sequence: SequenceView, number: int) -> str:
+    document = sequence.documents[number]
+    label = _text(" · ".join(filter(None, (document.name, document.key, f"{document.length:,} tokens"))))
+    return (
+        f'<a href="#d-{sequence.slot}-{number}" title="{label}" '
+        f'style="flex:{document.length};--c:{_colour(document.source)}">{_parts(document)}</a>'
+    )
+
+
+def _parts(document: DocumentView) -> str:
+    """What of a document is image, trained on, or not; neighbours of the same kind are one."""
+    parts: list[tuple[str, int]] = []
+    for run in document.runs:
+        kind = "picture" if run.image else "" if run.trained else "dim"
+        if parts and parts[-1][0] == kind and kind != "picture":
+            parts[-1] = (kind, parts[-1][1] + run.length)
+        else:
+            parts.append((kind, run.length))
+    return "".join(f'<i{f" class={kind}" if kind else ""} style="flex:{length}"></i>' for kind, length in parts)
+
+
+def _padding(sequence: SequenceView) -> str:
+    length = sequence.seq_len - sum(document.length for document in sequence.documents)
+    if length <= 0:
+        return ""
+    return f'<b class="padding" style="flex:{length}" title="{length:,} tokens of padding"></b>'
 
 
 def _document(slot: int, number: int, document: DocumentView) -> str:
-    colour = _colour(document.source)
     if document.source < 0:
         about = "a black image of one token, so that every sequence has an image"
     else:
         start, stop = document.piece
-        about = f"{document.shard} · {document.key} · epoch {document.epoch} · tokens {start:,} to {stop:,}"
+        about = f"{document.shard} · {document.key} · epoch {document.epoch} · its tokens {start:,} to {stop:,}"
     runs = "".join(_run(run) for run in document.runs)
     return (
-        f'<article id="d-{slot}-{number}" style="--c:{colour}"><h3><b>{_text(document.name)}</b> '
-        f"<span>{_text(about)} · {document.length:,} tokens, {document.trained:,} trained on</span></h3>"
+        f'<article id="d-{slot}-{number}" style="--c:{_colour(document.source)}"><h3><b>{_text(document.name)}</b> '
+        f"<span>{_text(about)} · {_count(document.length, 'token')}, {document.trained:,} trained on</span></h3>"
         f'<div class="flow">{runs}</div></article>'
     )
 
 
 def _run(run: Run) -> str:
-    where = f"position {run.first}, {run.length} tokens"
     if run.image is not None:
-        t, h, w = run.image.grid
-        label = f"{where}: an image of {t} x {h} x {w} patches"
-        return f'<img alt="{label}" title="{label}" src="{_data_uri(run.image)}">'
-    kind = "trained" if run.trained else "masked"
-    label = f"{where}, {'trained on' if run.trained else 'context only'}"
-    if len(run.text) <= _LONG_TEXT:
-        return f'<span class="{kind}" title="{label}">{_text(run.text)}</span>'
-    head, rest = run.text[:_LONG_TEXT], run.text[_LONG_TEXT:]
+        return _figure(run, run.image)
+    kind = "" if run.trained else ' class="masked"'
+    head = f"<span{kind}>{''.join(map(_word, run.words[:_LONG]))}</span>"
+    rest = run.words[_LONG:]
+    if not rest:
+        return head
+    folded = "".join(map(_word, rest))
+    return f"{head}<details><summary>{len(rest):,} more words</summary><span{kind}>{folded}</span></details>"
+
+
+def _word(word: TokenView) -> str:
+    ids, labels = " ".join(map(str, word.ids)), " ".join("none" if n == IGNORE else str(n) for n in word.labels)
+    special = " class=s" if word.special else ""
+    return f'<i{special} title="{word.first} · id {ids} · label {labels}">{_text(word.text)}</i>'
+
+
+def _figure(run: Run, image: ImageView) -> str:
+    t, h, w = image.grid
+    height, width = image.pixels.shape[:2]
+    tokens = _count(image.tokens, "token")
+    label = f"position {run.first}, {tokens}: an image of {t} x {h} x {w} patches, {width} x {height} pixels"
     return (
-        f'<span class="{kind}" title="{label}">{_text(head)}</span><details><summary>{len(rest):,} more characters'
-        f'</summary><span class="{kind}">{_text(rest)}</span></details>'
+        f'<figure title="{label}"><img alt="{label}" src="{_data_uri(image)}">'
+        f"<figcaption>{t} x {h} x {w} patches, {tokens}</figcaption></figure>"
     )
 
 
@@ -138,12 +188,20 @@ def _data_uri(image: ImageView) -> str:
     picture = Image.fromarray(image.pixels)
     picture.thumbnail((_IMAGE_SIDE, _IMAGE_SIDE))
     buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=80)
+    picture.save(buffer, "JPEG", quality=72)
     return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def _colour(source: int) -> str:
     return "#888" if source < 0 else COLOURS[source % len(COLOURS)]
+
+
+def _share(sequence: SequenceView) -> str:
+    return f"{sequence.used / sequence.seq_len:.1%}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _text(value: str) -> str:
