@@ -48,7 +48,7 @@ class Outcome:
         """What was measured, for a cell of the table."""
         if not self.seconds:
             return ""
-        return f"{self.images / self.seconds:,.0f} images/s\n{self.tokens / self.seconds:,.0f} tokens/s"
+        return f"{self.images / self.seconds:,.0f} images/s\n{self.tokens / self.seconds:,.0f} tok/s"
 
 
 class Demo:
@@ -57,10 +57,10 @@ class Demo:
     def __init__(self, recipe: Recipe, steps: int, live: Live) -> None:
         self._recipe, self._steps, self._live = recipe, steps, live
         self._ways: list[tuple[Outcome, Callable[[Outcome], None]]] = [
-            (Outcome("4 ranks\n2 workers each"), lambda to: self._whole(to, 4, workers=2)),
-            (Outcome("2 ranks, 1 worker each\nmicrobatches of 2"), lambda to: self._whole(to, 2, 2, workers=1)),
-            (Outcome("3 ranks, no workers\nmicrobatches of 3"), lambda to: self._whole(to, 3, 3, workers=0)),
-            (Outcome("4 ranks, then 3\nsaved inside a step"), self._resumed),
+            (Outcome("4 ranks\n1 worker each"), lambda to: self._whole(to, 4, workers=1)),
+            (Outcome("2 ranks\n2 workers each"), lambda to: self._whole(to, 2, 2, workers=2)),
+            (Outcome("3 ranks\nno workers"), lambda to: self._whole(to, 3, 3, workers=0)),
+            (Outcome("4 to 3 ranks\nsaved mid-step"), self._resumed),
         ]
         self._outcomes = [outcome for outcome, _ in self._ways]
 
@@ -94,7 +94,7 @@ class Demo:
     def _resumed(self, outcome: Outcome) -> None:
         """Start on 4 ranks, save in the middle of a step, go on on 3."""
         with tempfile.TemporaryDirectory(prefix="zephon-vl-demo-") as directory:
-            with closing(Ranks(self._recipe, 4, workers=1)) as job:
+            with closing(Ranks(self._recipe, 4, workers=0)) as job:
                 self._take(outcome, job, self._steps // 2)
                 for _ in range(job.loaders[0].topology.microbatches_per_step // 2):
                     job.round()
@@ -137,6 +137,8 @@ def main() -> None:
             demo = Demo(recipe, arguments.steps, live)
             live.update(demo.table())
             difference = demo.run()
+        if not console.is_terminal:
+            console.print()  # there, what is live ends without a line break
     except ZephonError as error:
         sys.exit(f"demo: {error}")
     if difference:
