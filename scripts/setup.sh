@@ -42,7 +42,8 @@ pip() { "$python" -m pip --disable-pip-version-check --quiet "$@"; }
 
 # The marks say for which dependencies and extras the environment was set up; a change sets it up again.
 sum() { cksum | cut -d' ' -f1; }
-mark=$VIRTUAL_ENV/.zephon-vl-$(printf '%s %s %s' "$extras" "$PWD" "$(cksum <pyproject.toml)" | sum)
+mark_of() { echo "$VIRTUAL_ENV/.zephon-vl-$(printf '%s %s %s' "$1" "$PWD" "$(cksum <pyproject.toml)" | sum)"; }
+mark=$(mark_of "$extras")
 plain=$VIRTUAL_ENV/.zephon-vl-plain-pillow
 
 install_project() {
@@ -97,7 +98,8 @@ build_pillow_simd() {
 
 simd_is_active() { "$python" -c 'import PIL, sys; sys.exit(".post" not in PIL.__version__)'; }
 
-[[ -e $mark ]] || install_project
+# An environment that is set up for the tests has all that running needs.
+[[ -e $mark || -e $(mark_of "${extras%,dev},dev") ]] || install_project
 [[ -e $plain || $(uname -m) != x86_64 ]] || simd_is_active || build_pillow_simd
 "$python" - <<'PYTHON'
 import PIL
