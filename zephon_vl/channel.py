@@ -49,7 +49,10 @@ class Channel:
         return bool(self._out)
 
     def send(self, payload: bytes, fds: tuple[int, ...] = ()) -> None:
-        """Queue a message and send what the socket takes. Raises `ChannelClosed`."""
+        """Queue a message and send what the socket takes. Raises `ChannelClosed`, and `ValueError` for more descriptors
+        than the other side takes with one message."""
+        if len(fds) > _MAX_FDS:
+            raise ValueError(f"{len(fds)} descriptors, a message takes at most {_MAX_FDS}")
         self._out.append((memoryview(_LENGTH.pack(len(payload)) + payload), fds))
         self.flush()
 

@@ -32,8 +32,10 @@ class Slab:
     @classmethod
     def attach(cls, number: int, fd: int, size: int) -> Slab:
         """Map a slab received from its creator; the descriptor is not needed any more and closed."""
-        slab = cls(number, fd, size)
-        os.close(fd)
+        try:
+            slab = cls(number, fd, size)
+        finally:
+            os.close(fd)
         slab.fd = -1
         return slab
 
@@ -67,7 +69,9 @@ class SlabPool:
         return None
 
     def release(self, number: int) -> None:
-        """Give a slab back: nothing refers to it any more."""
+        """Give a slab back: nothing refers to it any more. Raises `ValueError` for one that is not in use."""
+        if number in self._free or not 0 <= number < len(self.slabs):
+            raise ValueError(f"slab {number} is not in use: it would be written by two microbatches at once")
         self._free.append(number)
 
     @property
