@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from zephon_vl.rng import derive_key, sample_generator
 
-parts = st.lists(st.one_of(st.integers(), st.text(st.characters(exclude_characters="\x1f"))), max_size=5)
+parts = st.lists(st.one_of(st.integers(), st.text(st.characters(codec="utf-8", exclude_characters="\x1f"))), max_size=5)
 
 
 @given(one=parts, other=parts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
@@ -124,7 +124,11 @@ class Recipe(_Section, frozen=True, kw_only=True):
         return str((Path(self.base_dir) / path).absolute())
 
     def validate(self) -> None:
-        """Check what types alone cannot. Raises `RecipeError`."""
+        """Check types, which Python does not, and what types alone cannot say. Raises `RecipeError`."""
+        try:
+            msgspec.convert(msgspec.to_builtins(self, enc_hook=_refuse), Recipe)
+        except msgspec.ValidationError as error:
+            raise RecipeError(_explain(error)) from error
         for name, value in (("lanes", self.lanes), ("seq_len", self.seq_len)):
             _require(value >= 1, name, value, "at least 1")
         _require(-(2**63) <= self.seed < 2**63, "seed", self.seed, "a 64-bit integer")
@@ -150,7 +154,7 @@ class Recipe(_Section, frozen=True, kw_only=True):
             seen.add(source.name)
             _require(0 <= source.weight < float("inf"), f"{at}.weight", source.weight, "a finite number of at least 0")
             _require(source.block_window >= 1, f"{at}.block_window", source.block_window, "at least 1")
-            _require(len(source.path) > 0, f"{at}.path", source.path, "a path or pattern")
+            _require(len(source.path) > 0 and all(source.path), f"{at}.path", source.path, "a path or pattern")
             if self.vision is None:
                 _require(
                     source.schema in ("text", "chat"),
@@ -158,15 +162,14 @@ class Recipe(_Section, frozen=True, kw_only=True):
                     source.schema,
                     '"text" or "chat" in a recipe without [vision]; add [vision] with a preset to load images',
                 )
-            for j, operator in enumerate(source.operators):
-                _require("use" in operator, f"{at}.operators[{j}]", operator, 'a table with the key "use"')
+            _validate_operators(f"{at}.operators", source.operators)
         _require(any(s.weight > 0 for s in self.sources), "sources", "all weights 0", "at least one weight above 0")
-        for j, operator in enumerate(self.operators):
-            _require("use" in operator, f"operators[{j}]", operator, 'a table with the key "use"')
+        _validate_operators("operators", self.operators)
 
     def _validate_vision(self, vision: VisionConfig) -> None:
         from zephon_vl.presets import resolve_vision
 
+        _require(vision.max_source_pixels >= 1, "vision.max_source_pixels", vision.max_source_pixels, "at least 1")
         image = resolve_vision(vision)
         least = image.min_tokens + 2
         _require(
@@ -206,7 +209,7 @@ def load_recipe(path: str | Path) -> Recipe:
         recipe = msgspec.convert({**table, "base_dir": str(path.parent.absolute())}, Recipe)
         recipe.validate()
     except msgspec.ValidationError as error:
-        raise RecipeError(f"{path}: {_explain(str(error))}") from error
+        raise RecipeError(f"{path}: {_explain(error)}") from error
     except RecipeError as error:
         raise RecipeError(f"{path}: {error}") from error
     return recipe
@@ -215,6 +218,26 @@ def load_recipe(path: str | Path) -> Recipe:
 def _require(ok: bool, field: str, value: object, allowed: str) -> None:
     if not ok:
         raise RecipeError(f"{field} is {value!r}, but must be {allowed}")
+
+
+def _refuse(value: object) -> None:
+    kind = type(value)
+    raise RecipeError(
+        f"the recipe holds {value!r}, of type {kind.__module__}.{kind.__qualname__}, but must be made of strings, "
+        "numbers, booleans, lists and dicts: convert it"
+    )
+
+
+def _validate_operators(at: str, tables: tuple[dict[str, Any], ...]) -> None:
+    """They reach workers as MessagePack: what comes out of it changed would differ from one process to another."""
+    for j, table in enumerate(tables):
+        _require("use" in table, f"{at}[{j}]", table, 'a table with the key "use"')
+        try:
+            same = msgspec.msgpack.decode(msgspec.msgpack.encode(table)) == table
+        except OverflowError:
+            same = False
+        plain = "made of strings, booleans, lists, tables and numbers of 64 bits; no dates, no nan, no tuples"
+        _require(same, f"{at}[{j}]", table, plain)
 
 
 def _nearest_multiples(value: int, of: int) -> str:
@@ -231,18 +254,32 @@ _TABLES: dict[str, type[_Section]] = {
 }
 
 
-def _explain(message: str) -> str:
-    """msgspec's message with the field's path in front, and the known keys where one is unknown."""
-    what, _, at = message.partition(" - at `")
+def _explain(error: msgspec.ValidationError) -> str:
+    """msgspec's message with the field's path in front, and what is allowed where a key or a value is unknown."""
+    what, _, at = str(error).partition(" - at `")
     where = re.sub(r"^\$\.?", "", at.rstrip("`"))
     what = re.sub(r"^Object ", "", what)
     what = what[0].lower() + what[1:]
-    unknown = re.search(r"unknown field `(.+?)`", what)
-    if unknown is None:
-        return f"{where or 'the recipe'}: {what}"
-    key = unknown.group(1)
-    section = _TABLES[re.sub(r"\[.*", "", where)]
-    known = [name for name in section.__struct_fields__ if name != "base_dir"]
-    home = [table or "the top of the recipe" for table, kind in _TABLES.items() if key in kind.__struct_fields__]
-    hint = f"; {key!r} belongs in {home[0]}" if home else ""
+    if unknown := re.search(r"unknown field `(.+?)`", what):
+        return _explain_key(where, unknown.group(1))
+    if unknown := re.search(r"^invalid enum value (.+)", what):
+        table, _, field = where.rpartition(".")
+        allowed = get_args(get_type_hints(_table_at(table))[field])
+        return f"{where} is {unknown.group(1)}, but must be one of {', '.join(allowed)}"
+    return f"{where or 'the recipe'}: {what.replace(' | null', '').replace('`object`', '`table`')}"
+
+
+def _explain_key(where: str, key: str) -> str:
+    known = _keys(_table_at(where))
+    homes = [table for table, section in _TABLES.items() if key in _keys(section)]
+    places = " or ".join(f"in {table}" if table else "at the top of the recipe" for table in homes)
+    hint = f"; {key!r} belongs {places}" if homes else ""
     return f"{where + '.' if where else ''}{key}: unknown key; allowed here: {', '.join(known)}{hint}"
+
+
+def _table_at(where: str) -> type[_Section]:
+    return _TABLES[re.sub(r"\[.*", "", where)]
+
+
+def _keys(section: type[_Section]) -> list[str]:
+    return [name for name in section.__struct_fields__ if name != "base_dir"]
