@@ -251,3 +251,29 @@ def test_own_operators_are_exact_too(tmp_path: Path) -> None:
             next(loader)
         assert loader.stats.filtered > 0
         assert not loader.stats.bad
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("missing", [1, 2, 3])
+def test_a_resume_inside_the_last_step_finishes_it_on_all_ranks(tmp_path: Path, ranks: int, missing: int) -> None:
+    """Without repeats the lanes may have nothing left for the rest of the last step: its rows are empty, not gone."""
+    recipe = write_recipe(build_tiny_corpus(tmp_path), head="repeat = false\n")
+    with Loader(recipe, workers=0) as loader:
+        total = sum(1 for _ in loader)
+    with Loader(recipe, workers=0) as loader:
+        for _ in range(total - missing):
+            next(loader)
+        state = loader.state_dict()
+        rest = [slot for batch in loader for slot in batch.slots]
+    assert len(rest) == missing
+    found: list[int] = []
+    counts: set[int] = set()
+    for rank in range(ranks):
+        with Loader(recipe, dp_rank=rank, dp_size=ranks, workers=0) as loader:
+            loader.load_state_dict(state)
+            slots = [(batch.slots, batch.last) for batch in loader]
+        counts.add(len(slots))
+        assert slots[-1][1]
+        found += [slot for row, _ in slots for slot in row if slot != -1]
+    assert len(counts) == 1
+    assert sorted(found) == sorted(rest)

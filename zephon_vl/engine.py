@@ -99,6 +99,7 @@ class Engine:
         self._samples = [0] * len(sources)
         self.ended = False
         self._first_step = start_step
+        self._resumed_inside = bool(done)
         self._first_rows, self._rows = topology.step_rows(done), topology.step_rows()
         for lane, state in (states or {}).items():
             self._lanes[lane].restore(state)
@@ -304,7 +305,9 @@ class Engine:
         lanes = [slot % self._recipe.lanes for slot in rows if slot != EMPTY]
         # Each lane is moved on, not only those up to the first that lacks something: each asks for what it needs.
         ready = [self._advance(lane, lanes.count(lane)) for lane in dict.fromkeys(lanes)]
-        if at_step_start and not self._recipe.repeat:
+        # A step that was begun before a resume is finished, whatever its lanes still have.
+        begun = self._resumed_inside and step == self._first_step
+        if at_step_start and not begun and not self._recipe.repeat:
             ready += [self._reaches(lane, step) for lane in self._lanes]
             self.ended = all(ready) and not any(self._has_sequence(lane, step) for lane in self._lanes)
         return all(ready)

@@ -37,7 +37,7 @@ class Permutation:
         self._keys = [np.uint64(derive_key(key, i) & 0xFFFF_FFFF_FFFF_FFFF) for i in range(_ROUNDS)]
 
     def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Images of `positions` (int64, any shape, each in `range(size)`)."""
+        """Images of `positions` (int64, at least one axis, each in `range(size)`)."""
         values = self._pass(positions.astype(np.uint64))
         while (outside := values >= np.uint64(self.size)).any():
             values[outside] = self._pass(values[outside])
