@@ -18,7 +18,7 @@ import torch
 from tiny_corpus import build_tiny_corpus
 
 from zephon_vl import Loader, ZephonError
-from zephon_vl.errors import RecipeError
+from zephon_vl.errors import RecipeError, StateError
 
 _TRAINER = """
 import sys
@@ -173,3 +173,53 @@ def test_a_killed_worker_is_replaced(recipe: Path) -> None:
         assert len(loader.worker_pids) == 2
         assert old[0] not in loader.worker_pids
         assert loader.stats.worker_restarts == 1
+
+
+def test_a_process_without_standard_input_can_load(recipe: Path) -> None:
+    """A new descriptor is 0 there; it must reach the child all the same."""
+    script = "import sys; from zephon_vl import Loader; print(next(Loader(sys.argv[1], workers=1)).step)"
+    command = f'exec "{sys.executable}" -c "{script}" "{recipe}" <&-'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "0\n", done.stderr
+
+
+def test_a_fork_cannot_take_the_loaders_microbatches(recipe: Path) -> None:
+    with Loader(recipe, workers=1) as loader:
+        next(loader)
+        child = os.fork()
+        if child == 0:
+            try:
+                next(loader)
+            except ZephonError as error:
+                os._exit(7 if "belongs to process" in str(error) else 1)
+            os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert [next(loader).microbatch for _ in range(3)] == [1, 2, 3]
+
+
+def test_closing_is_quick_while_a_fork_holds_the_descriptors(recipe: Path) -> None:
+    loader = Loader(recipe, workers=1)
+    next(loader)
+    pids = [loader.coordinator_pid, *loader.worker_pids]
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+    os.close(read)
+    loader.close()
+    assert not alive(pids)
+    os.close(write)
+    os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("state", [None, {}, {"identity": None, "lanes": None}, {"identity": b"{}", "lanes": {}}])
+def test_what_is_no_state_is_refused_and_the_loader_goes_on(recipe: Path, state: object) -> None:
+    with Loader(recipe, workers=0) as loader:
+        first = next(loader).digests()
+        with pytest.raises(StateError):
+            loader.load_state_dict(state)  # type: ignore[arg-type]
+        assert next(loader).microbatch == 1
+    with Loader(recipe, workers=0) as loader:
+        assert next(loader).digests() == first

@@ -105,7 +105,7 @@ def test_slots_follow_lanes() -> None:
         ({"dp_size": 0}, "dp_size is 0, but"),
         ({"dp_rank": 4}, "dp_rank is 4, but must be in 0..3 (dp_size)"),
         ({"dp_rank": -1}, "dp_rank is -1, but must be in 0..3 (dp_size)"),
-        ({"microbatch_size": 0}, "microbatch_size is 0, but must be at least 1"),
+        ({"microbatch_size": 0}, "microbatch_size is 0, but must be from 1 to 1024"),
     ],
 )
 def test_errors_name_the_field_and_the_values(changes: dict[str, int], text: str) -> None:

@@ -129,9 +129,12 @@ class ProcessBackend:
             return
         notes, self._notes = self._notes, -1
         os.close(notes)
-        self._channel.close()
         if os.getpid() != self._owner:  # a fork of the training process: the coordinator is not its child
+            self._channel.close()
             return
+        # Closing alone would not reach the coordinator while a fork of this process holds the descriptors too.
+        self._channel.shut_down()
+        self._channel.close()
         try:
             self._process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:

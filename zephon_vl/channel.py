@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import socket
 import struct
@@ -113,6 +114,11 @@ class Channel:
     def take_fd(self) -> int:
         """The oldest descriptor received and not yet taken."""
         return self._fds.popleft()
+
+    def shut_down(self) -> None:
+        """End the connection for every process that holds it."""
+        with contextlib.suppress(OSError):  # the other side was faster
+            self.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self.socket.close()

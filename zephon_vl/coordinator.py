@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import selectors
-import signal
 import socket
 import struct
 import traceback
@@ -31,8 +30,6 @@ _KILLS = "kills the worker that reads it"
 
 def main(fd: int, parent: int, notes: int) -> None:
     """Serve the training process `parent` over the channel `fd` and the pipe `notes` until either is gone."""
-    # Ctrl-C reaches the whole process group; the training process decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = Channel(socket.socket(fileno=fd), descriptors=False)
     try:
         start = start_decoder.decode(channel.receive())

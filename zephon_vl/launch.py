@@ -6,6 +6,7 @@ locks of the training process stay where they are), and a start takes about a te
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -14,7 +15,10 @@ import sys
 
 from zephon_vl.channel import Channel
 
+# Ctrl-C reaches the whole process group, from the first moment on; the training process decides what it means.
 _BOOT = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 from importlib import import_module
@@ -34,8 +38,10 @@ def start(module: str, *descriptors: int, receives: bool = False) -> tuple[subpr
         the process and this side of its channel.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    inherited = [theirs.fileno(), *descriptors]
-    arguments = [str(theirs.fileno()), str(os.getpid()), *map(str, descriptors)]
+    # Above the standard ones: without a standard input a new descriptor is 0, and the child's own would replace it.
+    inherited = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in (theirs.fileno(), *descriptors)]
+    channel, *others = map(str, inherited)
+    arguments = [channel, str(os.getpid()), *others]
     environment = {**os.environ, **dict.fromkeys(_THREADS, "1"), "TOKENIZERS_PARALLELISM": "false"}
     try:
         process = subprocess.Popen(
@@ -49,4 +55,6 @@ def start(module: str, *descriptors: int, receives: bool = False) -> tuple[subpr
         raise
     finally:
         theirs.close()
+        for fd in inherited:
+            os.close(fd)
     return process, Channel(ours, descriptors=receives)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import time
 import weakref
 from collections import Counter
@@ -91,6 +92,7 @@ class Loader:
         self._done: frozenset[int] = frozenset()
         self._taken = self._dead_coordinators = 0
         self._ended = self._closed = False
+        self._owner = os.getpid()
         self._held: set[int] = set()
         self._warned: Counter[str] = Counter()
         self.stats = LoaderStats(tuple(source.name for source in self.recipe.sources), self.recipe.seq_len)
@@ -101,6 +103,7 @@ class Loader:
         return self
 
     def __next__(self) -> Batch:
+        self._check_owner()
         if self._ended:
             raise StopIteration
         before = time.monotonic()
@@ -110,8 +113,16 @@ class Loader:
             raise StopIteration
         return self._take(header, time.monotonic() - before)
 
+    def _check_owner(self) -> None:
+        if os.getpid() != self._owner:
+            raise ZephonError(
+                f"this loader belongs to process {self._owner}, but is used in its fork {os.getpid()}: they would take "
+                "each other's microbatches. Make a loader in the process that iterates it"
+            )
+
     def start(self) -> None:
         """Start the processes now, rather than with the first microbatch."""
+        self._check_owner()
         if self._closed:
             raise ZephonError("the loader is closed: make a new one")
         if self._backend is not None:
@@ -161,10 +172,11 @@ class Loader:
         Raises:
             StateError: naming what is wrong or what differs. The loader stays as it was.
         """
-        for key in ("identity", "lanes"):
-            if key not in state:
+        kinds = {"identity": (bytes, bytearray, memoryview), "lanes": Mapping}
+        for key, kind in kinds.items():
+            if not isinstance(state, Mapping) or not isinstance(state.get(key), kind):
                 raise StateError(f"the state has no {key!r}: it is not a state of this library, or not a whole one")
-        check_identity(state["identity"], self.identity, allow)
+        check_identity(bytes(state["identity"]), self.identity, allow)
         position = decode_entries(state["lanes"], self.topology.owned, self.recipe.lanes)
         self._stop_backend()
         self._states, self._step, self._done, self._microbatch = position.states, position.step, position.done, 0

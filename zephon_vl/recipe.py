@@ -20,6 +20,11 @@ Order = Literal["global", "blocks", "none"]
 WeightBy = Literal["tokens", "samples"]
 
 
+_MOST = {"lanes": 1 << 16, "seq_len": 1 << 24, "global_batch_size": 1 << 20}
+"""Far beyond any run, and still served; a slip of the keyboard would only look like a hang."""
+_MOST_WEIGHT = 1e9
+
+
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table of the recipe: unknown keys are errors."""
 
@@ -129,11 +134,12 @@ class Recipe(_Section, frozen=True, kw_only=True):
             msgspec.convert(msgspec.to_builtins(self, enc_hook=_refuse), Recipe)
         except msgspec.ValidationError as error:
             raise RecipeError(_explain(error)) from error
-        for name, value in (("lanes", self.lanes), ("seq_len", self.seq_len)):
-            _require(value >= 1, name, value, "at least 1")
+        sizes = {"lanes": self.lanes, "seq_len": self.seq_len, "global_batch_size": self.global_batch_size}
+        for name, value in sizes.items():
+            _require(1 <= value <= _MOST[name], name, value, f"from 1 to {_MOST[name]:,}")
         _require(-(2**63) <= self.seed < 2**63, "seed", self.seed, "a 64-bit integer")
         _require(
-            self.global_batch_size >= 1 and self.global_batch_size % self.lanes == 0,
+            self.global_batch_size % self.lanes == 0 and self.global_batch_size >= 1,
             "global_batch_size",
             self.global_batch_size,
             f"a multiple of lanes ({self.lanes}), since every lane gives the same number of sequences to each step; "
@@ -152,7 +158,7 @@ class Recipe(_Section, frozen=True, kw_only=True):
             at = f"sources[{i}]"
             _require(source.name not in seen and source.name != "", f"{at}.name", source.name, "unique and not empty")
             seen.add(source.name)
-            _require(0 <= source.weight < float("inf"), f"{at}.weight", source.weight, "a finite number of at least 0")
+            _require(0 <= source.weight <= _MOST_WEIGHT, f"{at}.weight", source.weight, f"from 0 to {_MOST_WEIGHT:g}")
             _require(source.block_window >= 1, f"{at}.block_window", source.block_window, "at least 1")
             _require(len(source.path) > 0 and all(source.path), f"{at}.path", source.path, "a path or pattern")
             if self.vision is None:

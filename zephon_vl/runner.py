@@ -40,9 +40,13 @@ def load_pipeline(path: str) -> Pipeline:
     """Import `module:object`. Raises `RecipeError`."""
     module, _, name = path.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise RecipeError(f"pipeline is {path!r}, but that cannot be imported: {error}") from error
+        pipeline = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise RecipeError(f"pipeline is {path!r}, but that cannot be imported as module:object: {error}") from error
+    missing = [face for face in ("mixer", "packer", "chain", "row_writer") if not hasattr(pipeline, face)]
+    if missing:
+        raise RecipeError(f"pipeline is {path!r}, but that object lacks {', '.join(missing)}: see contracts.Pipeline")
+    return pipeline
 
 
 class TaskRunner:

@@ -84,6 +84,7 @@ def decode_entries(entries: Mapping[str, bytes], lanes: range, total: int) -> Po
 def _decode_entry(lane: int, data: bytes) -> LaneEntry:
     where = f"the state of lane {lane}"
     head = len(_MAGIC) + _CHECK
+    data = bytes(data) if isinstance(data, bytearray | memoryview) else data
     if not isinstance(data, bytes) or data[: len(_MAGIC)] != _MAGIC:
         raise StateError(f"{where} is not a state of this library")
     payload = data[head:]

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from zephon_vl.errors import RecipeError
 
+_MOST_ROWS = 1024
+"""Largest microbatch where the global batch is smaller; its other rows are empty."""
 EMPTY = -1
 """Slot of a row that only fills a microbatch up."""
 
@@ -37,8 +39,9 @@ class Topology:
             )
         if not 0 <= self.dp_rank < self.dp_size:
             raise RecipeError(f"dp_rank is {self.dp_rank}, but must be in 0..{self.dp_size - 1} (dp_size)")
-        if self.microbatch_size < 1:
-            raise RecipeError(f"microbatch_size is {self.microbatch_size}, but must be at least 1")
+        most = max(self.global_batch_size, _MOST_ROWS)
+        if not 1 <= self.microbatch_size <= most:
+            raise RecipeError(f"microbatch_size is {self.microbatch_size}, but must be from 1 to {most}")
 
     @property
     def owned(self) -> range:

@@ -28,8 +28,6 @@ def die_with_parent(parent: int) -> None:
 def main(fd: int, parent: int) -> None:
     """Serve tasks from the channel on descriptor `fd` until it closes."""
     die_with_parent(parent)
-    # Ctrl-C reaches the whole process group; the training process decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = Channel(socket.socket(fileno=fd))
     try:
         _serve(channel)

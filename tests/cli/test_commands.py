@@ -204,7 +204,7 @@ def test_index_and_run_end_with_tables(recipe: Path, capsys: pytest.CaptureFixtu
         (("digest", "{recipe}", "--resume", "nowhere"), "cannot read the checkpoint nowhere/loader.msgpack"),
         (("run", "{recipe}", "--memory-limit", "lots"), "--memory-limit is 'lots', but must be bytes"),
         (("run", "{recipe}", "--memory-limit", "1MB"), "memory_limit is 1000000 bytes, but must be at least"),
-        (("explain", "{recipe}", "--microbatch-size", "0"), "microbatch_size is 0, but must be at least 1"),
+        (("explain", "{recipe}", "--microbatch-size", "0"), "microbatch_size is 0, but must be from 1 to 1024"),
         (("explain", "{recipe}", "--workers", "-1"), "--workers is -1, but must be at least 0"),
         (("index", "{recipe}", "--workers", "0"), "--workers is 0, but must be at least 1"),
         (("run", "{recipe}", "--steps", "0"), "--steps is 0, but must be at least 1"),

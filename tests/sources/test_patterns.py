@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import fsspec
 import pytest
 from hypothesis import given
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from shard_corpus import Corpus
 
 from zephon_vl.errors import SourceError
+from zephon_vl.recipe import Recipe, SourceConfig, TokenizerConfig
 from zephon_vl.sources import find_shards
 from zephon_vl.sources.patterns import expand_braces
 
@@ -92,3 +95,18 @@ def test_remote_patterns(corpus: Corpus) -> None:
     assert names(corpus, "memory://patterns/{deep/c,a}.jsonl") == ["a.jsonl", "deep/c.jsonl"]
     assert "matches no file" in refusal(corpus, "memory://patterns/*.tar")
     assert "z.jsonl" in refusal(corpus, "memory://patterns/{a,z}.jsonl")
+
+
+def test_a_dangling_link_among_the_shards_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "000.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "001.jsonl").symlink_to(tmp_path / "gone.jsonl")
+    recipe = Recipe(
+        lanes=1,
+        global_batch_size=1,
+        seq_len=8,
+        tokenizer=TokenizerConfig(path="t"),
+        sources=(SourceConfig(name="a", path="*.jsonl", schema="text"),),
+        base_dir=str(tmp_path),
+    )
+    with pytest.raises(SourceError, match=r"001\.jsonl is a link to .*gone\.jsonl, which is not there"):
+        find_shards(recipe, recipe.sources[0])

@@ -114,6 +114,11 @@ def _find_local(recipe: Recipe, source: SourceConfig, pattern: str) -> tuple[str
             found += [os.path.join(base, match) for match in matches]
         else:
             missing.append(candidate)
+    if dangling := next((path for path in found if os.path.islink(path) and not os.path.exists(path)), None):
+        raise SourceError(
+            f"source {source.name!r}: shard {dangling} is a link to {os.readlink(dangling)}, which is not there, "
+            "and without it the data would be another. Restore the target or remove the link"
+        )
     found = [path for path in found if os.path.isfile(path) and not path.endswith(INDEX_SUFFIX)]
     _require_matches(source, pattern, base, found, missing)
     return os.path.dirname(os.path.join(base, _static_prefix(pattern, found, base))), found
