@@ -151,6 +151,18 @@ def test_everything_sent_arrives_before_the_end(pair: Pair) -> None:
         other.poll()
 
 
+def test_the_end_may_be_seen_together_with_the_last_message(pair: Pair) -> None:
+    one, other = pair
+    one.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    message = bytes((1 << 18) - 4)  # with its length just what is read at once, so that reading goes on to the end
+    one.send(message)
+    assert not one.pending
+    one.close()
+    assert other.receive_ready() == [message]
+    with pytest.raises(ChannelClosed):
+        other.receive_ready()
+
+
 def test_half_a_message_is_none(pair: Pair) -> None:
     one, other = pair
     one.send(bytes(LARGE))

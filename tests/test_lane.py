@@ -22,6 +22,8 @@ from zephon_vl.operators.mix import DeficitMixer
 from zephon_vl.operators.pack import SequencePacker
 from zephon_vl.order import Permutation
 
+Algorithm = Literal["best_fit", "first_fit", "concat"]
+algorithms: st.SearchStrategy[Algorithm] = st.sampled_from(["best_fit", "first_fit", "concat"])
 permutation = lru_cache(lambda epoch, count: Permutation(count, epoch))
 
 
@@ -34,7 +36,7 @@ class World:
     lanes: int = 3
     repeat: bool = True
     seq_len: int = 48
-    algorithm: Literal["best_fit", "first_fit", "concat"] = "best_fit"
+    algorithm: Algorithm = "best_fit"
     overlong: Literal["truncate", "split", "drop"] = "split"
     open_sequences: int = 3
     mean: int = 20
@@ -96,14 +98,18 @@ class Drive:
             sequence = self.lane.advance()
             if sequence is not None or self.lane.ended:
                 return sequence
-            self.pending += self.lane.restore_requests()
-            for source in range(len(self.world.counts)):
-                ks = self.lane.request(source, self.random.randint(1, 5))
-                self.pending += [(source, self.lane.take(source, k)) for k in ks]
-            assert self.pending, "the lane waits for nothing"
-            source, take = self.pending.pop(self.random.randrange(len(self.pending)))
-            self.lane.supply(source, take, *self.world.measure(source, take))
+            self.feed()
         raise AssertionError("the lane does not move")
+
+    def feed(self) -> None:
+        """Hand over one sample of those that the lane waits for."""
+        self.pending += self.lane.restore_requests()
+        for source in range(len(self.world.counts)):
+            ks = self.lane.request(source, self.random.randint(1, 5))
+            self.pending += [(source, self.lane.take(source, k)) for k in ks]
+        assert self.pending, "the lane waits for nothing"
+        source, take = self.pending.pop(self.random.randrange(len(self.pending)))
+        self.lane.supply(source, take, *self.world.measure(source, take))
 
     def many(self, most: int) -> list[object]:
         """What decides the data of up to `most` sequences."""
@@ -131,7 +137,7 @@ worlds = st.builds(
     counts=st.lists(st.integers(4, 60), min_size=3, max_size=3).map(tuple),
     lanes=st.integers(1, 4),
     repeat=st.booleans(),
-    algorithm=st.sampled_from(["best_fit", "first_fit", "concat"]),
+    algorithm=algorithms,
     overlong=st.sampled_from(["truncate", "split", "drop"]),
     mean=st.sampled_from([5, 20, 60]),
 )
@@ -319,15 +325,20 @@ def test_a_flipped_byte_gives_a_state_error_or_a_state(flips: list[tuple[int, in
     assert all(0 <= source < 3 and take % 3 == 0 for source, take in lane.restore_requests())
 
 
-def test_a_used_lane_takes_up_a_state_as_a_new_one_does() -> None:
-    world = World(repeat=False)
+@settings(max_examples=30, deadline=None)
+@given(stops=st.lists(st.integers(1, 12), min_size=2, max_size=4), fed=st.integers(0, 60), algorithm=algorithms)
+def test_a_used_lane_takes_up_a_state_as_a_new_one_does(stops: list[int], fed: int, algorithm: Algorithm) -> None:
+    world = World(repeat=False, algorithm=algorithm)
     drive = Drive(world, world.lane())
     whole = [sequence for _ in range(100) if (sequence := drive.next()) is not None]
     assert drive.lane.ended
-    for stop in (1, 4):
+    for stop in stops:
         drive.lane.restore(whole[stop - 1].state)
         drive.pending.clear()
         assert drive.many(3) == [facts(sequence) for sequence in whole[stop : stop + 3]]
+        for _ in range(fed):
+            if drive.lane.advance() is None and not drive.lane.ended:
+                drive.feed()
 
 
 @pytest.mark.parametrize(

@@ -273,7 +273,6 @@ class Lane:
         self._check(state)
         self.closed, self.ended = state.closed, False
         self.mixer.spent = list(state.spent)
-        self.packer.open, self.packer.carry = [], None
         for inbox, taken in zip(self._inboxes, state.taken, strict=True):
             inbox.taken = inbox.requested = taken
             inbox.head, inbox.fruitless = None, 0

@@ -121,6 +121,7 @@ def test_admission_follows_the_recipe(packer: SequencePacker, layout: list[int],
         assert len(admitted) <= SEQ_LEN or admitted is whole
 
 
+@settings(max_examples=300, deadline=None)
 @given(
     documents=st.lists(st.tuples(st.integers(1, SEQ_LEN - 5), st.booleans()), max_size=60),
     open_sequences=st.integers(1, 6),
@@ -179,9 +180,11 @@ def test_best_fit_fills_realistic_lengths(overlong: Literal["truncate", "split"]
 
 
 def test_concat_wastes_nothing_on_text() -> None:
-    packer = SequencePacker(seq_len=SEQ_LEN, algorithm="concat", open_sequences=8, overlong="split")
+    packer = SequencePacker(seq_len=SEQ_LEN, algorithm="concat", open_sequences=8, overlong="split", reserve=3)
     _, closed = pack(packer, [document(take, [7], False) for take in range(100)])
-    assert all(sequence.used >= SEQ_LEN - 1 for sequence in closed[:-1])
+    assert all(sequence.used >= SEQ_LEN - 3 - 1 for sequence in closed[:-1])
+    _, closed = pack(packer, [document(take, [-1, 5] if take % 2 else [40], True) for take in range(50)])
+    assert all(sequence.used >= SEQ_LEN - 1 for sequence in closed[:-1] if sequence.images)
 
 
 def test_images_side_by_side_without_delimiters_are_parted_only_where_they_must_be() -> None:
