@@ -277,3 +277,16 @@ def test_a_resume_inside_the_last_step_finishes_it_on_all_ranks(tmp_path: Path, 
         found += [slot for row, _ in slots for slot in row if slot != -1]
     assert len(counts) == 1
     assert sorted(found) == sorted(rest)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_bad_samples_at_the_very_end_are_on_record_too(tmp_path: Path, workers: int) -> None:
+    recipe = write_recipe(
+        build_tiny_corpus(tmp_path),
+        ('path = "web/*.jsonl"\n', 'path = "web/*.jsonl"\norder = "none"\n'),
+        head="repeat = false\nmax_bad_share = 0.9\n",
+    )
+    (tmp_path / "web" / "zzz.jsonl").write_text("{broken\n" * 9)
+    with Loader(recipe, workers=workers, microbatch_size=4) as loader:
+        documents([loader])
+        assert sum(loader.stats.bad.values()) == 9

@@ -184,7 +184,7 @@ class InlineBackend:
                 self._attach(task)
                 self._engine.on_result(task, self._runner.run(task))
             elif self._engine.ended:
-                return Ended()
+                return self._engine.end()
             elif self._engine.starved:
                 return Starved(self._limit)
             else:

@@ -17,7 +17,7 @@ from zephon_vl.channel import Channel, ChannelClosed
 from zephon_vl.contracts import Skipped
 from zephon_vl.engine import build_engine
 from zephon_vl.errors import ZephonError
-from zephon_vl.messages import BatchHeader, Ended, Health, Message, SlabOpened, Start, Starved, Stopped, start_decoder
+from zephon_vl.messages import BatchHeader, Health, Message, SlabOpened, Start, Starved, Stopped, start_decoder
 from zephon_vl.pool import Pool
 from zephon_vl.runner import GREY
 from zephon_vl.tasks import Failure, ImageFailure, MeasureResult, MeasureTask, RenderResult, Result, Task, encode
@@ -107,7 +107,7 @@ class Coordinator:
         """Tell the training process what it may have to act on, once."""
         if self._engine.ended and self._engine.idle and not self._told_ended:
             self._told_ended = True
-            self._tell(Ended())
+            self._tell(self._engine.end())
         starved = self._engine.starved
         if starved and not self._told_starved:
             self._tell(Starved(self._start.slabs))

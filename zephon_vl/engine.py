@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zephon_vl.contracts import SourceReader
-from zephon_vl.lane import ClosedSequence, Lane
+from zephon_vl.lane import ClosedSequence, Lane, SkipEvent
 from zephon_vl.layout import BatchLayout
-from zephon_vl.messages import BadRecord, BatchHeader, Start
+from zephon_vl.messages import BadRecord, BatchHeader, Ended, Start
 from zephon_vl.order import SourceOrder
 from zephon_vl.plan import MicrobatchJob, MicrobatchPlanner
 from zephon_vl.policing import BadSampleLimit
@@ -159,6 +159,12 @@ class Engine:
         """(shard, key) of a sample."""
         return self._sources[source].locate(index)
 
+    def end(self) -> Ended:
+        """The last message: what lanes passed over after their last sequences."""
+        for lane in self._closed:
+            self._account_skips(lane, self._lanes[lane].closed, self._lanes[lane].take_skips())
+        return Ended(self._filtered, self._events)
+
     @property
     def idle(self) -> bool:
         """Whether everything planned was delivered."""
@@ -255,11 +261,15 @@ class Engine:
 
     def _account(self, sequence: ClosedSequence) -> None:
         """What happened in a lane on the way to a sequence: used, filtered and bad samples."""
-        step = sequence.number // self._topology.per_lane
         for source, count in sequence.used:
             self._samples[source] += count
             self._limit.good(source, count)
-        for event in sequence.skips:
+        self._account_skips(sequence.lane, sequence.number, sequence.skips)
+
+    def _account_skips(self, lane: int, number: int, skips: list[SkipEvent]) -> None:
+        """Filtered and bad samples on the way to sequence `number` of a lane."""
+        step = number // self._topology.per_lane
+        for event in skips:
             if not event.skipped.reason:
                 self._filtered += 1
                 continue
@@ -267,7 +277,7 @@ class Engine:
             if not shard:
                 shard, key = self.locate(event.source, event.index)
             name = self._recipe.sources[event.source].name
-            record = BadRecord(name, shard, key, event.skipped.reason, "measure", sequence.lane, step)
+            record = BadRecord(name, shard, key, event.skipped.reason, "measure", lane, step)
             self._events.append(record)
             self._limit.bad(event.source, record)
 

@@ -168,6 +168,11 @@ class Lane:
         """Samples of a source that were passed over since the last closed sequence."""
         return [event.skipped for event in self._skips if event.source == source]
 
+    def take_skips(self) -> list[SkipEvent]:
+        """What was passed over since the last closed sequence; returned once."""
+        skips, self._skips = self._skips, []
+        return skips
+
     # --- what it decides ------------------------------------------------------------------------------------------
 
     def advance(self) -> ClosedSequence | None:
@@ -242,10 +247,14 @@ class Lane:
 
     def _close(self, sequence: OpenSequence) -> ClosedSequence:
         number, self.closed = self.closed, self.closed + 1
-        skips, self._skips = self._skips, []
         used, self._used = self._used, [0] * len(self._used)
         return ClosedSequence(
-            self.lane, number, sequence.pieces, self.state(), skips, [(s, n) for s, n in enumerate(used) if n]
+            self.lane,
+            number,
+            sequence.pieces,
+            self.state(),
+            self.take_skips(),
+            [(s, n) for s, n in enumerate(used) if n],
         )
 
     # --- state ----------------------------------------------------------------------------------------------------

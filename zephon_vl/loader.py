@@ -8,7 +8,7 @@ import os
 import time
 import weakref
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,7 +19,7 @@ from zephon_vl.errors import RecipeError, StateError, WorkerError, ZephonError
 from zephon_vl.identity import Identity, check_identity, identity_of
 from zephon_vl.image_code import identity as image_identity
 from zephon_vl.layout import BatchLayout
-from zephon_vl.messages import BatchHeader, Ended, Start, Starved
+from zephon_vl.messages import BadRecord, BatchHeader, Ended, Start, Starved
 from zephon_vl.operators.registry import operators_identity
 from zephon_vl.prepare import count_buffers, make_setup
 from zephon_vl.presets import resolve_vision
@@ -210,6 +210,8 @@ class Loader:
             if isinstance(message, BatchHeader):
                 return message
             if isinstance(message, Ended):
+                self.stats.count_skips(message.filtered, message.bad)
+                self._log_bad(message.bad)
                 return None
             self._check_held(message)
 
@@ -225,14 +227,14 @@ class Loader:
             self._done = frozenset()
         self.stats.count(header, waited)
         self.stats.worker_restarts = backend.worker_restarts
-        self._log_bad(header)
+        self._log_bad(header.bad)
         slab = header.slab
         self._held.add(slab)
         return batch_over(header, backend.slab(slab), self._layout, self.rules, _Release(backend, self._held, slab))
 
-    def _log_bad(self, header: BatchHeader) -> None:
+    def _log_bad(self, bad: Sequence[BadRecord]) -> None:
         """Warn of the first bad samples of each source one by one; the rest is counted in `stats`."""
-        for record in header.bad:
+        for record in bad:
             self._warned[record.source] += 1
             if self._warned[record.source] <= _WARNINGS:
                 _log.warning("bad sample: %s", record)

@@ -88,6 +88,11 @@ class Starved(msgspec.Struct, tag="starved", array_like=True):
 class Ended(msgspec.Struct, tag="end", array_like=True):
     """The data of a recipe without repeats is used up."""
 
+    filtered: int
+    """Samples that filters dropped after the last sequences."""
+    bad: list[BadRecord]
+    """Samples skipped after the last sequences."""
+
 
 class Stopped(msgspec.Struct, tag="stopped", array_like=True):
     """The run cannot go on."""

@@ -9,7 +9,9 @@ import numpy as np
 
 def derive_key(*parts: int | str) -> int:
     """A 128-bit key from its parts: the same on every machine, and free of Python's hash seed."""
-    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
+    # A NumPy integer is the integer that it stands for.
+    plain = [part if isinstance(part, str) else int(part) for part in parts]
+    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in plain)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from zephon_vl.messages import BadRecord, BatchHeader
@@ -47,12 +48,16 @@ class LoaderStats:
         self.images += header.images
         self.valid_tokens += sum(header.valid)
         self.room += self.seq_len * sum(slot >= 0 for slot in header.slots)
-        self.filtered += header.filtered
         self.waited += waited
         for name, samples, tokens in zip(self.sources, header.samples, header.tokens, strict=True):
             self.samples[name] += samples
             self.tokens[name] += tokens
-        for record in header.bad:
+        self.count_skips(header.filtered, header.bad)
+
+    def count_skips(self, filtered: int, bad: Sequence[BadRecord]) -> None:
+        """Add samples that are not used."""
+        self.filtered += filtered
+        for record in bad:
             self.bad[record.source, record.reason] += 1
             self.records.append(record)
 
