@@ -15,7 +15,10 @@ from tokenizers import Tokenizer
 
 from zephon_vl import Loader
 from zephon_vl.cli.main import main
+from zephon_vl.inspect import page as html_page
+from zephon_vl.inspect import sequences_of
 from zephon_vl.inspect.words import Words
+from zephon_vl.topology import EMPTY
 from zephon_vl.verify import digests
 
 HOSTILE = '</span></script><img src=http://example.com/x onerror="alert(1)"> & more'
@@ -167,6 +170,35 @@ def test_a_sequence_without_an_image_shows_what_closes_it(recipe: Path, tmp_path
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "2 of 8 shown" in page
     assert page.count("a black image of one token") == 2
+
+
+def test_a_row_that_fills_a_microbatch_up_is_shown_as_such(recipe: Path) -> None:
+    # Four lanes on three ranks: one rank owns two, the others fill up.
+    with Loader(recipe, workers=0, dp_rank=0, dp_size=3) as loader:
+        batches = [next(loader) for _ in range(loader.topology.microbatches_per_step)]
+        sequences = list(sequences_of(batches, loader.setup, loader.open_sources()))
+    empty = sum(batch.slots.count(EMPTY) for batch in batches)
+    assert empty > 0
+    assert sum(sequence.empty for sequence in sequences) == empty
+    shown = html_page("rank 0", [], sequences, [])
+    assert shown.count("<h2>empty row</h2>") == shown.count("only fills its microbatch up") == empty
+    assert shown.count("a black image of one token") >= empty
+    parsed = Parsed(shown)
+    places = [value for name, value in parsed.attributes if name == "id"]
+    assert len(places) == len(set(places))
+    assert {value[1:] for name, value in parsed.attributes if name == "href"} == set(places)
+
+
+def test_a_lane_without_data_left_is_shown_as_empty(recipe: Path, tmp_path: Path) -> None:
+    once = recipe.with_name("last.toml")
+    once.write_text("repeat = false\n" + recipe.read_text())
+    with Loader(once, workers=0) as loader:
+        documents = {(batch.step, batch.slots[0]): batch.documents[0] for batch in loader}
+    last = max(step for step, _ in documents)
+    empty = sum(not inside for (step, _), inside in documents.items() if step == last)
+    assert empty > 0
+    assert inspect(once, "--step", last, "--out", tmp_path / "page.html") == 0
+    assert (tmp_path / "page.html").read_text(encoding="utf-8").count("the data of its lane has ended") == empty
 
 
 def test_bad_samples_are_listed_with_what_became_of_them(tmp_path: Path) -> None:

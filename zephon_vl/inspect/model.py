@@ -66,14 +66,21 @@ class DocumentView:
 
 @dataclass(frozen=True)
 class SequenceView:
-    """One row of a global batch."""
+    """One row of a microbatch."""
 
     slot: int
+    """Place in the global batch, `EMPTY` (-1) for a row that only fills its microbatch up."""
     lane: int
+    """-1 for a row that only fills its microbatch up."""
     seq_len: int
     used: int
     valid: int
     documents: list[DocumentView]
+
+    @property
+    def empty(self) -> bool:
+        """Whether no document stands in it, only the dummy image of a vision recipe."""
+        return self.used == 0
 
 
 class _Names:
@@ -94,7 +101,7 @@ class _Names:
 
 
 def sequences_of(batches: Sequence[Batch], setup: Setup, sources: Sequence[SourceReader]) -> Iterator[SequenceView]:
-    """The sequences of batches, as the page shows them; empty rows are left out.
+    """The sequences of batches, as the page shows them, with the rows that only fill a microbatch up.
 
     Args:
         sources: opened, in the order of the recipe.
@@ -104,11 +111,9 @@ def sequences_of(batches: Sequence[Batch], setup: Setup, sources: Sequence[Sourc
     for batch in batches:
         pictures = _pictures(batch)
         for row, slot in enumerate(batch.slots):
-            if slot == EMPTY:
-                continue
             yield SequenceView(
                 slot=slot,
-                lane=slot % setup.recipe.lanes,
+                lane=EMPTY if slot == EMPTY else slot % setup.recipe.lanes,
                 seq_len=setup.recipe.seq_len,
                 used=sum(ref.stop - ref.start for ref in batch.documents[row]),
                 valid=int(batch.valid_tokens[row]),

@@ -14,6 +14,7 @@ from zephon_vl.inspect.model import DocumentView, ImageView, Run, SequenceView
 from zephon_vl.inspect.style import COLOURS, STYLE
 from zephon_vl.inspect.words import TokenView
 from zephon_vl.messages import BadRecord
+from zephon_vl.topology import EMPTY
 
 _IMAGE_SIDE = 208
 """Longest side of an embedded picture, in pixels."""
@@ -39,7 +40,7 @@ def page(
         _overview(sequences),
         "</header><main>",
         _bad(bad),
-        *(_sequence(sequence) for sequence in sequences),
+        *(_sequence(sequence, _anchor(sequence, i)) for i, sequence in enumerate(sequences)),
         "</main>",
     ]
     return (
@@ -66,9 +67,9 @@ def _legend(sources: dict[int, str]) -> str:
 def _overview(sequences: Sequence[SequenceView]) -> str:
     """All sequences at a glance; each leads to its own place."""
     rows = "".join(
-        f'<a href="#slot-{s.slot}" title="slot {s.slot}, {_share(s)} full"><span>{s.slot}</span>'
-        f'<span class="strip">{_bars(s)}</span></a>'
-        for s in sequences
+        f'<a href="#{_anchor(s, i)}" title="{_name(s)}, {_share(s)} full"><span>{"" if s.slot == EMPTY else s.slot}'
+        f'</span><span class="strip">{_bars(s)}</span></a>'
+        for i, s in enumerate(sequences)
     )
     return f'<nav aria-label="all sequences">{rows}</nav>'
 
@@ -91,16 +92,35 @@ def _outcome(record: BadRecord) -> str:
     return "its image is grey, nothing of it is trained on" if record.stage == "render" else "skipped"
 
 
-def _sequence(sequence: SequenceView) -> str:
-    count = _count(sum(document.source >= 0 for document in sequence.documents), "document")
-    strip = "".join(_linked_bar(sequence, i) for i in range(len(sequence.documents))) + _padding(sequence)
+def _sequence(sequence: SequenceView, anchor: str) -> str:
+    documents = sequence.documents
+    strip = "".join(_linked_bar(document, f"{anchor}-{i}") for i, document in enumerate(documents))
     return (
-        f'<section id="slot-{sequence.slot}"><h2>slot {sequence.slot}</h2><p class="numbers">lane {sequence.lane} · '
-        f"{count} · {_count(sum(d.images for d in sequence.documents), 'image')} · {sequence.used:,} of "
-        f"{sequence.seq_len:,} tokens ({_share(sequence)}) · {sequence.valid:,} labels count</p>"
-        f'<div class="strip">{strip}</div>'
-        + "".join(_document(sequence.slot, i, document) for i, document in enumerate(sequence.documents))
+        f'<section id="{anchor}"><h2>{_name(sequence)}</h2><p class="numbers">{_numbers(sequence)}</p>'
+        f'<div class="strip">{strip}{_padding(sequence)}</div>'
+        + "".join(_document(document, f"{anchor}-{i}") for i, document in enumerate(documents))
         + "</section>"
+    )
+
+
+def _name(sequence: SequenceView) -> str:
+    return "empty row" if sequence.slot == EMPTY else f"slot {sequence.slot}"
+
+
+def _anchor(sequence: SequenceView, number: int) -> str:
+    """Where a sequence stands in the page; empty rows have no slot to be told apart by."""
+    return f"row-{number}" if sequence.slot == EMPTY else f"slot-{sequence.slot}"
+
+
+def _numbers(sequence: SequenceView) -> str:
+    if sequence.slot == EMPTY:
+        return "only fills its microbatch up: no document, no label counts"
+    if sequence.empty:
+        return f"lane {sequence.lane} · empty: the data of its lane has ended; no label counts"
+    return (
+        f"lane {sequence.lane} · {_count(sum(d.source >= 0 for d in sequence.documents), 'document')} · "
+        f"{_count(sum(d.images for d in sequence.documents), 'image')} · {sequence.used:,} of {sequence.seq_len:,} "
+        f"tokens ({_share(sequence)}) · {sequence.valid:,} labels count"
     )
 
 
@@ -113,11 +133,10 @@ def _bars(sequence: SequenceView) -> str:
     return bars + _padding(sequence)
 
 
-def _linked_bar(sequence: SequenceView, number: int) -> str:
-    document = sequence.documents[number]
+def _linked_bar(document: DocumentView, anchor: str) -> str:
     label = _text(" · ".join(filter(None, (document.name, document.key, f"{document.length:,} tokens"))))
     return (
-        f'<a href="#d-{sequence.slot}-{number}" title="{label}" '
+        f'<a href="#{anchor}" title="{label}" '
         f'style="flex:{document.length};--c:{_colour(document.source)}">{_parts(document)}</a>'
     )
 
@@ -141,7 +160,7 @@ def _padding(sequence: SequenceView) -> str:
     return f'<b class="padding" style="flex:{length}" title="{length:,} tokens of padding"></b>'
 
 
-def _document(slot: int, number: int, document: DocumentView) -> str:
+def _document(document: DocumentView, anchor: str) -> str:
     if document.source < 0:
         about = "a black image of one token, so that every sequence has an image"
     else:
@@ -149,7 +168,7 @@ def _document(slot: int, number: int, document: DocumentView) -> str:
         about = f"{document.shard} · {document.key} · epoch {document.epoch} · its tokens {start:,} to {stop:,}"
     runs = "".join(_run(run) for run in document.runs)
     return (
-        f'<article id="d-{slot}-{number}" style="--c:{_colour(document.source)}"><h3><b>{_text(document.name)}</b> '
+        f'<article id="{anchor}" style="--c:{_colour(document.source)}"><h3><b>{_text(document.name)}</b> '
         f"<span>{_text(about)} · {_count(document.length, 'token')}, {document.trained:,} trained on</span></h3>"
         f'<div class="flow">{runs}</div></article>'
     )
