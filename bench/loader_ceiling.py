@@ -24,11 +24,10 @@ from rich.table import Table
 from zephon_vl import Loader
 from zephon_vl.contracts import Context, ImageJob, ImagePart
 from zephon_vl.image_code import prepare_worker
-from zephon_vl.order import SourceOrder
+from zephon_vl.order import orders_of
 from zephon_vl.prepare import make_setup
 from zephon_vl.recipe import Recipe, load_recipe
 from zephon_vl.runner import TaskRunner
-from zephon_vl.sources import open_source
 
 _WARM_UP = 2
 """Steps before the clock starts: slabs are touched, the pipeline is full."""
@@ -52,7 +51,6 @@ Found = tuple[int, int, int, int]
 
 def run_loader(recipe: Recipe, arguments: Arguments) -> tuple[float, int, list[Found]]:
     """(seconds, images without dummies, which) of the timed steps."""
-    orders = _orders(recipe, arguments)
     images: list[Found] = []
     with Loader(recipe, workers=arguments.workers, microbatch_size=arguments.microbatch_size) as loader:
         per_step = loader.topology.microbatches_per_step
@@ -63,6 +61,7 @@ def run_loader(recipe: Recipe, arguments: Arguments) -> tuple[float, int, list[F
         for _ in range(arguments.steps * per_step):
             documents.extend(next(loader).documents)
         seconds = time.perf_counter() - begin
+        orders = orders_of(recipe, loader.open_sources())
     runner = TaskRunner(make_setup(recipe, arguments.microbatch_size))
     for row in documents:
         for ref in row:
@@ -127,15 +126,6 @@ def run_ceiling(recipe: Recipe, images: list[Found], workers: int) -> float:
     for process in processes:
         process.join()
     return seconds
-
-
-def _orders(recipe: Recipe, arguments: Arguments) -> list[SourceOrder]:
-    setup = make_setup(recipe, arguments.microbatch_size)
-    opened = [open_source(recipe, config, handle) for config, handle in zip(recipe.sources, setup.sources, strict=True)]
-    return [
-        SourceOrder(recipe.seed, config.name, source.blocks(), config.order, config.block_window)
-        for config, source in zip(recipe.sources, opened, strict=True)
-    ]
 
 
 def main() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import os
 import subprocess
 from collections import deque
@@ -26,7 +24,7 @@ from zephon_vl.messages import (
 )
 from zephon_vl.runner import TaskRunner
 from zephon_vl.slabs import Slab
-from zephon_vl.tasks import Task, encode
+from zephon_vl.tasks import Task, TaskQueue, encode
 
 _PATIENCE = 5.0
 """Seconds that a coordinator has to end by itself once its channel is closed."""
@@ -159,8 +157,7 @@ class InlineBackend:
     worker_restarts = 0
 
     def __init__(self, start: Start) -> None:
-        self._waiting: list[tuple[int, int, Task]] = []
-        self._order = itertools.count()
+        self._waiting = TaskQueue()
         self._ready: deque[BatchHeader] = deque()
         self._released: deque[int] = deque()
         self._runner = TaskRunner(start.setup)
@@ -170,7 +167,7 @@ class InlineBackend:
 
     def submit(self, task: Task, priority: int) -> None:
         """Executor of the engine."""
-        heapq.heappush(self._waiting, (priority, next(self._order), task))
+        self._waiting.push(task, priority)
 
     def receive(self) -> BatchHeader | Ended | Starved:
         while not self._ready:
@@ -180,7 +177,7 @@ class InlineBackend:
             if self._ready:
                 break
             if self._waiting:
-                task = heapq.heappop(self._waiting)[2]
+                task = self._waiting.pop()
                 self._attach(task)
                 self._engine.on_result(task, self._runner.run(task))
             elif self._engine.ended:
@@ -201,7 +198,7 @@ class InlineBackend:
         self._released.append(slab)
 
     def close(self) -> None:
-        self._waiting.clear()
+        self._waiting = TaskQueue()
 
     def _attach(self, task: Task) -> None:
         slab = getattr(task, "slab", None)

@@ -47,7 +47,6 @@ class Coordinator:
 
     def __init__(self, channel: Channel, parent: int, notes: int, start: Start) -> None:
         self._channel, self._notes = channel, notes
-        self._consumed = 0
         self._told_slabs: set[int] = set()
         self._told_starved = self._told_ended = False
         self._told_pids: list[int] = []
@@ -178,8 +177,7 @@ class Coordinator:
         if not task.images:
             return Failure(task.id, "WorkerError", "packing rows kills the worker: run with workers = 0 to see why")
         image = task.images[0]
-        t, h, w = image.grid
-        self._engine.patches(task.slab)[image.first_patch : image.first_patch + t * h * w] = GREY
+        self._engine.patches(task.slab)[image.place] = GREY
         failure = ImageFailure(image.first_patch, _KILLS, *self._engine.locate(image.source, image.index))
         return RenderResult(task.id, [], [failure])
 

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zephon_vl.contracts import SourceReader
+from zephon_vl.contracts import Pipeline, SourceReader
 from zephon_vl.lane import ClosedSequence, Lane, SkipEvent
 from zephon_vl.layout import BatchLayout
 from zephon_vl.messages import BadRecord, BatchHeader, Ended, Start
-from zephon_vl.order import SourceOrder
+from zephon_vl.order import orders_of
 from zephon_vl.plan import MicrobatchJob, MicrobatchPlanner
 from zephon_vl.policing import BadSampleLimit
 from zephon_vl.runner import load_pipeline
 from zephon_vl.slabs import Slab, SlabPool
-from zephon_vl.sources import open_source
+from zephon_vl.sources import open_sources
 from zephon_vl.tasks import MeasureResult, MeasureTask, RenderResult, RenderTask, Result, Setup, Task
 from zephon_vl.topology import EMPTY, Topology
 
@@ -76,20 +76,15 @@ class Engine:
         recipe = setup.recipe
         self._recipe, self._sources, self._topology = recipe, sources, topology
         self._prefetch, self._slabs, self._executor, self._deliver = prefetch, slabs, executor, deliver
-        self._orders = [
-            SourceOrder(recipe.seed, config.name, source.blocks(), config.order, config.block_window)
-            for config, source in zip(recipe.sources, sources, strict=True)
-        ]
+        self._orders = orders_of(recipe, sources)
         # Without repeats every rank follows all lanes, to end at the same step as the others without asking them.
         followed = topology.owned if recipe.repeat else range(recipe.lanes)
-        self._lanes = {lane: self._make_lane(setup, lane) for lane in followed}
+        self._lanes = self._make_lanes(load_pipeline(setup.pipeline), followed)
         self._closed: dict[int, deque[ClosedSequence]] = {lane: deque() for lane in topology.owned}
         self._known_order: dict[tuple[int, int], tuple[int, NDArray[np.int64], NDArray[np.int64]]] = {}
         self._ids = itertools.count()
-        self._measuring: dict[int, MeasureTask] = {}
         self._jobs: dict[int, MicrobatchJob] = {}
-        self._layout = BatchLayout(setup.layout)
-        self._planner = MicrobatchPlanner(setup, self._layout)
+        self._planner = MicrobatchPlanner(setup, BatchLayout(setup.layout))
         self._limit = BadSampleLimit(recipe, sources)
         self._planned = self._delivered = self._consumed = 0
         self._upcoming: tuple[int, list[int]] = (-1, [])
@@ -118,7 +113,6 @@ class Engine:
         """Take the result of a task. A `Failure` is not handed here: it stops the run."""
         if isinstance(result, MeasureResult):
             assert isinstance(task, MeasureTask)
-            self._measuring.pop(task.id)
             for (take, epoch, index), measured in zip(task.samples, result.results, strict=True):
                 self._lanes[take % self._recipe.lanes].supply(task.source, take, epoch, index, measured)
         elif isinstance(result, RenderResult):
@@ -131,14 +125,10 @@ class Engine:
         """A task was taken apart after it killed its worker: the parts stand in for it."""
         for part in parts:
             part.id = next(self._ids)
-            if isinstance(part, MeasureTask):
-                self._measuring[part.id] = part
-            else:
-                self._jobs[part.id] = self._jobs[task.id]
-        if isinstance(task, MeasureTask):
-            self._measuring.pop(task.id)
-        else:
-            self._jobs.pop(task.id).remaining += len(parts) - 1
+        if isinstance(task, RenderTask):
+            job = self._jobs.pop(task.id)
+            job.remaining += len(parts) - 1
+            self._jobs.update((part.id, job) for part in parts)
 
     def on_consumed(self, delivered: int) -> None:
         """The consumer took microbatches; `delivered` counts all of them."""
@@ -153,7 +143,7 @@ class Engine:
 
     def patches(self, slab: int) -> NDArray[np.uint8]:
         """The pixel patches of a slab."""
-        return self._layout.fields["pixel_patches"].view(self.slab(slab).array)
+        return self._planner.fields(self.slab(slab))["pixel_patches"]
 
     def locate(self, source: int, index: int) -> tuple[str, str]:
         """(shard, key) of a sample."""
@@ -197,7 +187,6 @@ class Engine:
         samples = [self._sample_of(source, take) for take in takes]
         for first in range(0, len(samples), _MEASURE_CHUNK):
             task = MeasureTask(next(self._ids), source, samples[first : first + _MEASURE_CHUNK])
-            self._measuring[task.id] = task
             self._executor.submit(task, priority)
 
     def _sample_of(self, source: int, take: int) -> tuple[int, int, int]:
@@ -214,18 +203,22 @@ class Engine:
 
     # --- lanes ----------------------------------------------------------------------------------------------------
 
-    def _make_lane(self, setup: Setup, lane: int) -> Lane:
-        recipe, pipeline = self._recipe, load_pipeline(setup.pipeline)
+    def _make_lanes(self, pipeline: Pipeline, lanes: Iterable[int]) -> dict[int, Lane]:
+        recipe = self._recipe
+        counts = [len(source) for source in self._sources]
         weights = [source.weight for source in recipe.sources]
-        return Lane(
-            lane,
-            recipe.lanes,
-            [len(source) for source in self._sources],
-            weights,
-            pipeline.mixer(recipe, weights),
-            pipeline.packer(recipe),
-            recipe.repeat,
-        )
+        return {
+            lane: Lane(
+                lane,
+                recipe.lanes,
+                counts,
+                weights,
+                pipeline.mixer(recipe, weights),
+                pipeline.packer(recipe),
+                recipe.repeat,
+            )
+            for lane in lanes
+        }
 
     def _schedule(self, index: int) -> tuple[int, int, list[list[int]]]:
         """(step, microbatch, rows of the step) of the `index`-th microbatch to deliver."""
@@ -368,9 +361,6 @@ class Engine:
 def build_engine(start: Start, executor: Executor, deliver: Callable[[BatchHeader], None]) -> Engine:
     """The engine of a rank, as its first message says."""
     setup, recipe = start.setup, start.setup.recipe
-    sources = [
-        open_source(recipe, config, handle) for config, handle in zip(recipe.sources, setup.sources, strict=True)
-    ]
     topology = Topology(
         lanes=recipe.lanes,
         global_batch_size=recipe.global_batch_size,
@@ -380,7 +370,7 @@ def build_engine(start: Start, executor: Executor, deliver: Callable[[BatchHeade
     )
     return Engine(
         setup,
-        sources,
+        open_sources(recipe, setup.sources),
         topology,
         prefetch=start.prefetch,
         slabs=SlabPool(BatchLayout(setup.layout).size, start.slabs),

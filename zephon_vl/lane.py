@@ -108,6 +108,7 @@ class Lane:
         self.closed = 0
         self.ended = False
         self._inboxes = [_Inbox(weight, count) for weight, count in zip(weights, counts, strict=True)]
+        self._total_weight = sum(weights)
         self._restoring: list[list[DocumentRef]] | None = None
         self._carry_ref: DocumentRef | None = None
         self._again: dict[tuple[int, int], _Result | None] = {}
@@ -155,8 +156,7 @@ class Lane:
         inbox = self._inboxes[source]
         if inbox.mean_tokens <= 0:
             return 0.0
-        total = sum(box.weight for box in self._inboxes)
-        return tokens * inbox.weight / total / inbox.mean_tokens
+        return tokens * inbox.weight / self._total_weight / inbox.mean_tokens
 
     @property
     def fruitless(self) -> tuple[int, int]:

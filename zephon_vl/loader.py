@@ -24,7 +24,7 @@ from zephon_vl.operators.registry import operators_identity
 from zephon_vl.prepare import count_buffers, make_setup
 from zephon_vl.presets import resolve_vision
 from zephon_vl.recipe import Recipe, load_recipe
-from zephon_vl.sources import Source, open_source
+from zephon_vl.sources import Source, open_sources
 from zephon_vl.state import decode_entries, encode_entry, lane_key
 from zephon_vl.stats import LoaderStats
 from zephon_vl.topology import Topology
@@ -292,10 +292,7 @@ class Loader:
 
     def open_sources(self) -> list[Source]:
         """The sources, opened in this process: to look up what a `DocumentRef` stands for."""
-        return [
-            open_source(self.recipe, config, handle)
-            for config, handle in zip(self.recipe.sources, self.setup.sources, strict=True)
-        ]
+        return open_sources(self.recipe, self.setup.sources)
 
     @property
     def next_step(self) -> int:

@@ -58,8 +58,6 @@ class BatchHeader(msgspec.Struct, tag="batch", array_like=True):
     patches: int
     valid: list[int]
     """Labels that count, for each row."""
-    used: list[int]
-    """Tokens of documents in each row; the rest is padding or a dummy image."""
     documents: list[list[DocumentRef]]
     """The pieces of each row, in order."""
     states: list[tuple[int, bytes]]

@@ -8,6 +8,7 @@ exactly once over all lanes, whatever the topology.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,8 @@ from zephon_vl.rng import derive_key
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from zephon_vl.recipe import Order
+    from zephon_vl.contracts import SourceReader
+    from zephon_vl.recipe import Order, Recipe
 
 _SMALL = 1 << 14
 """Samples up to which an epoch's order is kept as a table: 8 MB for all that are remembered."""
@@ -123,3 +125,11 @@ class SourceOrder:
         order = Permutation(len(filled), derive_key(*self._identity, epoch, "blocks"))
         blocks = filled[order(np.arange(len(filled)))]
         return blocks, np.concatenate([[0], np.cumsum(sizes[blocks])])
+
+
+def orders_of(recipe: Recipe, sources: Sequence[SourceReader]) -> list[SourceOrder]:
+    """The order of every source of a recipe; `sources` are opened, in the recipe's order."""
+    return [
+        SourceOrder(recipe.seed, config.name, source.blocks(), config.order, config.block_window)
+        for config, source in zip(recipe.sources, sources, strict=True)
+    ]

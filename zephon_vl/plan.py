@@ -76,7 +76,6 @@ class MicrobatchPlanner:
             images=0,
             patches=0,
             valid=[0] * len(slots),
-            used=[0] * len(slots),
             documents=[[] for _ in slots],
             states=list({s.lane: s.state for s in sequences if s is not None}.items()),
             samples=[],
@@ -91,7 +90,7 @@ class MicrobatchPlanner:
             self._place_row(job, row, sequence, grids, image_rows)
         header.images = len(grids)
         if grids:
-            fields = self._fields(slab)
+            fields = self.fields(slab)
             fields["grid_thw"][: len(grids)] = grids
             fields["image_rows"][: len(grids)] = image_rows
         return job
@@ -129,7 +128,7 @@ class MicrobatchPlanner:
 
     def _mask_failed(self, job: MicrobatchJob) -> None:
         """Documents with a grey image teach nothing: their labels go. In order, whatever finished first."""
-        labels = self._fields(job.slab)["labels"]
+        labels = self.fields(job.slab)["labels"]
         for image, record in sorted(job.failed, key=lambda failed: failed[0].plan.first_patch):
             target = labels[image.row, image.start : image.stop]
             job.header.valid[image.row] -= int(np.count_nonzero(target != IGNORE))
@@ -153,7 +152,6 @@ class MicrobatchPlanner:
             start += len(piece)
             job.header.documents[row].append(piece.ref)
             job.header.tokens[piece.ref.source] += len(piece)
-        job.header.used[row] = start
         if self._layout.spec.row_bytes and len(grids) == images_before:
             plan.pieces.append(self._place_dummy(job, grids))
         image_rows.extend([row] * (len(grids) - images_before))
@@ -173,14 +171,15 @@ class MicrobatchPlanner:
         vocabulary, merge = self._vocabulary, self._layout.spec.merge
         grid = (1, merge, merge)
         first = job.header.patches
-        self._fields(job.slab)["pixel_patches"][first : first + _patches(grid)] = 0
+        self.fields(job.slab)["pixel_patches"][first : first + _patches(grid)] = 0
         job.header.patches += _patches(grid)
         grids.append(grid)
         delimited = vocabulary.vision_start >= 0 and vocabulary.vision_end >= 0
         ids = [vocabulary.vision_start, vocabulary.image, vocabulary.vision_end] if delimited else [vocabulary.image]
         return RowPiece((~np.asarray(ids, dtype="<i4")).tobytes(), [(int(delimited), grid)])
 
-    def _fields(self, slab: Slab) -> dict[str, NDArray]:
+    def fields(self, slab: Slab) -> dict[str, NDArray]:
+        """All fields of a slab as arrays."""
         if slab.number not in self._views:
             self._views[slab.number] = self._layout.views(slab.array)
         return self._views[slab.number]

@@ -8,8 +8,6 @@ what they belong to.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import subprocess
 from collections import deque
 from collections.abc import Callable
@@ -26,6 +24,7 @@ from zephon_vl.tasks import (
     Setup,
     SlabGiven,
     Task,
+    TaskQueue,
     encode,
     result_decoder,
 )
@@ -73,8 +72,7 @@ class Pool:
         self._slab, self._split, self._give_up = slab, split, give_up
         self._watch, self._unwatch = watch, unwatch
         self._workers: dict[int, _Worker] = {}
-        self._waiting: list[tuple[int, int, Task]] = []
-        self._order = itertools.count()
+        self._waiting = TaskQueue()
         self._crashes: dict[int, int] = {}
         self._fruitless = 0
         self.restarts = 0
@@ -83,7 +81,7 @@ class Pool:
 
     def submit(self, task: Task, priority: int) -> None:
         """Queue a task; lower priorities first, then in order."""
-        heapq.heappush(self._waiting, (priority, next(self._order), task))
+        self._waiting.push(task, priority)
 
     def dispatch(self) -> None:
         """Hand waiting tasks to workers that have room, the idlest first."""
@@ -91,7 +89,7 @@ class Pool:
             worker = min(self._workers.values(), key=lambda w: len(w.tasks))
             if len(worker.tasks) >= _AT_ONCE:
                 return
-            self._give(worker, heapq.heappop(self._waiting)[2])
+            self._give(worker, self._waiting.pop())
 
     def readable(self, fd: int) -> list[tuple[Task, Result]]:
         """Results that arrived on a channel; a dead worker is replaced."""

@@ -130,8 +130,7 @@ class TaskRunner:
         return RenderResult(task.id, valid, failures)
 
     def _render_image(self, fields: dict[str, NDArray], plan: ImagePlan) -> ImageFailure | None:
-        t, h, w = plan.grid
-        out = fields["pixel_patches"][plan.first_patch : plan.first_patch + t * h * w]
+        out = fields["pixel_patches"][plan.place]
         reader = self.source(plan.source)
         context = Context(reader, self._setup.recipe.seed, plan.source, plan.epoch, plan.index, plan.ordinal)
         try:

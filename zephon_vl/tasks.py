@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
+
 import msgspec
 
 from zephon_vl.contracts import Measured, RowPlan, Skipped, Vocabulary, Where
@@ -51,6 +54,12 @@ class ImagePlan(msgspec.Struct, array_like=True, gc=False):
     """Row of `pixel_patches` where it starts."""
     cost: int
 
+    @property
+    def place(self) -> slice:
+        """Its rows of `pixel_patches`."""
+        t, h, w = self.grid
+        return slice(self.first_patch, self.first_patch + t * h * w)
+
 
 class RenderTask(msgspec.Struct, tag="render", array_like=True):
     """Write rows and images to a slab."""
@@ -93,6 +102,25 @@ class Failure(msgspec.Struct, tag="failed", array_like=True):
 
 
 Task = MeasureTask | RenderTask
+
+
+class TaskQueue:
+    """Tasks that wait: lower priorities first, then in order."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Task]] = []
+        self._order = itertools.count()
+
+    def push(self, task: Task, priority: int) -> None:
+        heapq.heappush(self._heap, (priority, next(self._order), task))
+
+    def pop(self) -> Task:
+        return heapq.heappop(self._heap)[2]
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+
 Result = MeasureResult | RenderResult | Failure
 ToWorker = Setup | SlabGiven | MeasureTask | RenderTask
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +12,7 @@ import msgspec
 from zephon_vl.batch import Batch
 from zephon_vl.digest import step_digest
 from zephon_vl.errors import RecipeError, StateError, ZephonError
+from zephon_vl.files import write_atomically
 from zephon_vl.loader import Loader
 from zephon_vl.recipe import Recipe, load_recipe
 
@@ -86,8 +86,7 @@ class Ranks:
         states = [loader.state_dict() for loader in self.loaders]
         lanes = {key: entry for state in states for key, entry in state["lanes"].items()}
         checkpoint = _Checkpoint(states[0]["identity"], lanes, self._slots)
-        directory.mkdir(parents=True, exist_ok=True)
-        _write_whole(directory / _CHECKPOINT, msgspec.msgpack.encode(checkpoint))
+        write_atomically(directory / _CHECKPOINT, msgspec.msgpack.encode(checkpoint))
 
     def load(self, directory: Path, allow: Collection[str] = ()) -> None:
         """Go on from a saved state, whatever number of ranks saved it.
@@ -171,15 +170,3 @@ def digests(
                 )
             if done[0] >= steps.start:
                 yield done
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from zephon_vl.contracts import Vocabulary
 from zephon_vl.errors import RecipeError
+from zephon_vl.files import write_atomically
 from zephon_vl.presets import resolve_vision
 from zephon_vl.sources.indexfile import cache_directory
 
@@ -287,16 +287,9 @@ def _write_to_cache(serialisation: str) -> Path:
     file = directory / f"{hashlib.sha256(data).hexdigest()}.json"
     if file.is_file():
         return file
-    temporary: str | None = None
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=directory, suffix=".part")
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-        os.replace(temporary, file)
+        write_atomically(file, data)
     except OSError as error:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
         raise RecipeError(
             f"cannot write the tokenizer to the cache directory {directory}: {error.strerror}; set ZEPHON_VL_CACHE to "
             "a directory that can be written"

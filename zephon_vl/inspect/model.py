@@ -14,7 +14,7 @@ from zephon_vl.contracts import IGNORE, DocumentRef, SourceReader
 from zephon_vl.inspect.words import TokenView, Words
 from zephon_vl.operators.batch import PADDING
 from zephon_vl.operators.patchify import patches_to_image
-from zephon_vl.order import SourceOrder
+from zephon_vl.order import orders_of
 from zephon_vl.recipe import Recipe
 from zephon_vl.tasks import Setup
 from zephon_vl.topology import EMPTY
@@ -88,10 +88,7 @@ class _Names:
 
     def __init__(self, recipe: Recipe, sources: Sequence[SourceReader]) -> None:
         self._sources = sources
-        self._orders = [
-            SourceOrder(recipe.seed, config.name, source.blocks(), config.order, config.block_window)
-            for config, source in zip(recipe.sources, sources, strict=True)
-        ]
+        self._orders = orders_of(recipe, sources)
 
     def find(self, ref: DocumentRef) -> tuple[str, str, str, int]:
         """(source, shard, key, epoch)."""

@@ -3,7 +3,7 @@
 from zephon_vl.sources.build import IndexProgress, build_indexes
 from zephon_vl.sources.handles import ShardHandle, SourceHandle
 from zephon_vl.sources.patterns import ShardSet, find_shards
-from zephon_vl.sources.reader import Source, open_source
+from zephon_vl.sources.reader import Source, open_source, open_sources
 from zephon_vl.sources.storage import Storage
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "build_indexes",
     "find_shards",
     "open_source",
+    "open_sources",
 ]

@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from zephon_vl.errors import SourceError
+from zephon_vl.files import write_atomically
 from zephon_vl.sources.patterns import INDEX_SUFFIX
 from zephon_vl.sources.storage import Stat, is_url, local_path
 
@@ -117,20 +118,7 @@ def save_index(path: str, kind: str, shard: Stat, index: ShardIndex) -> None:
     header = _Header(VERSION, kind, shard, index.count, arrays, len(body), zlib.crc32(body), dict(index.meta))
     encoded = msgspec.msgpack.encode(header)
     head = _MAGIC + len(encoded).to_bytes(4, "little") + encoded
-    directory = os.path.dirname(path)
-    os.makedirs(directory, exist_ok=True)
-    fd, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)[:80]}.", suffix=".tmp", dir=directory)
-    try:
-        with open(fd, "wb") as file:
-            file.write(head + bytes(-len(head) % _ALIGN))
-            file.write(body)
-            file.flush()
-            os.fsync(fd)  # else a crash of the machine may leave the new name with old content
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    write_atomically(path, head, bytes(-len(head) % _ALIGN), body)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -137,3 +138,8 @@ def open_source(recipe: Recipe, source: SourceConfig, handle: SourceHandle, stor
         RecipeError: `source.fields` does not fit the schema.
     """
     return Source(recipe, source, handle, storage or Storage())
+
+
+def open_sources(recipe: Recipe, handles: Sequence[SourceHandle]) -> list[Source]:
+    """All sources of a recipe, in its order; see `open_source`."""
+    return [open_source(recipe, config, handle) for config, handle in zip(recipe.sources, handles, strict=True)]
