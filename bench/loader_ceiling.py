@@ -90,7 +90,7 @@ def bare(recipe: Recipe, images: list[Found], pipe: Connection) -> None:
         most = max(most, part.grid[1] * part.grid[2])
         parts.append((source, part, Context(runner.source(source), recipe.seed, source, epoch, index, ordinal)))
     chains = {source: runner.chain(source).render for source, _, _ in parts}
-    row_bytes = make_setup(recipe, 1).layout.row_bytes
+    row_bytes = make_setup(recipe, 1).layouts[0].row_bytes
     out = np.zeros((most, row_bytes), np.uint8)
     pipe.send("ready")
     pipe.recv()

@@ -33,19 +33,19 @@ def build_operators(recipe: Recipe, source: SourceConfig) -> list[Operator]:
     return [_build(recipe, where, table, place) for place, (where, table) in enumerate(_tables(recipe, source))]
 
 
-def operators_identity(recipe: Recipe) -> dict[str, str]:
-    """SHA-256 of the source of every module or file that holds a user's operator, by its name in the recipe.
+def operators_identity(recipe: Recipe) -> dict[str, dict[str, str]]:
+    """For each source the SHA-256 of every module or file that holds a user's operator, by its name in the recipe.
 
     Imports no user's code. What such a file imports itself is not looked at.
 
     Raises:
         RecipeError: for a file or module that is not there.
     """
-    hashes: dict[str, str] = {}
+    hashes: dict[str, dict[str, str]] = {}
     for source in recipe.sources:
         for where, table in _tables(recipe, source):
             container, digest = source_hash(recipe, where, _object_name(where, table))
-            hashes[container] = digest
+            hashes.setdefault(source.name, {})[container] = digest
     return hashes
 
 

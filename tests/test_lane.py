@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from zephon_vl.contracts import DocumentRef, ImageSlot, Measured, Skipped
 from zephon_vl.errors import StateError
-from zephon_vl.lane import ClosedSequence, Lane, LaneState
+from zephon_vl.lane import ClosedSequence, Lane, LanePhase
+from zephon_vl.lane_state import LaneState
 from zephon_vl.operators.mix import DeficitMixer
 from zephon_vl.operators.pack import SequencePacker
 from zephon_vl.order import Permutation
@@ -40,21 +41,28 @@ class World:
     overlong: Literal["truncate", "split", "drop"] = "split"
     open_sequences: int = 3
     mean: int = 20
+    phases: tuple[tuple[int, tuple[float, ...], int], ...] = ()
+    """(first sequence, weights, seq_len) of the phases after the first."""
     changed: frozenset[tuple[int, int]] = frozenset()
     """(source, index) of samples that are bad now."""
     shorter: int = 0
     """Tokens that all documents lack now."""
 
     def lane(self, number: int = 0) -> Lane:
-        packer = SequencePacker(
-            seq_len=self.seq_len,
-            algorithm=self.algorithm,
-            open_sequences=self.open_sequences,
-            overlong=self.overlong,
-            reserve=3,
-        )
-        mixer = DeficitMixer(self.weights)
-        return Lane(number, self.lanes, self.counts, self.weights, mixer, packer, self.repeat)
+        phases = [self.phase(0, self.weights, self.seq_len), *(self.phase(*phase) for phase in self.phases)]
+        return Lane(number, self.lanes, self.counts, phases, self.repeat)
+
+    def phase(self, first: int, weights: tuple[float, ...], seq_len: int) -> LanePhase:
+        def packer() -> SequencePacker:
+            return SequencePacker(
+                seq_len=seq_len,
+                algorithm=self.algorithm,
+                open_sequences=self.open_sequences,
+                overlong=self.overlong,
+                reserve=3,
+            )
+
+        return LanePhase(first, weights, seq_len, mixer=lambda: DeficitMixer(weights), packer=packer)
 
     def measure(self, source: int, take: int) -> tuple[int, int, Measured | Skipped]:
         epoch, position = divmod(take, self.counts[source])
@@ -140,6 +148,10 @@ worlds = st.builds(
     algorithm=algorithms,
     overlong=st.sampled_from(["truncate", "split", "drop"]),
     mean=st.sampled_from([5, 20, 60]),
+    phases=st.lists(
+        st.tuples(st.integers(1, 6), st.permutations([2.0, 1.0, 0.5]).map(tuple), st.sampled_from([24, 48, 64])),
+        max_size=3,
+    ).map(lambda phases: tuple((sum(p[0] for p in phases[: i + 1]), *p[1:]) for i, p in enumerate(phases))),
 )
 
 
@@ -260,7 +272,7 @@ def test_a_state_is_small(algorithm: Literal["best_fit", "concat"]) -> None:
         mean=250,
     )
     lane = world.lane(63)
-    start = LaneState(1, 63, 64, 10**6, [10**7] * 4, [40 * 10**9, 30 * 10**9, 20 * 10**9, 10**10], [], None)
+    start = LaneState(2, 63, 64, 10**6, [10**7] * 4, [40 * 10**9, 30 * 10**9, 20 * 10**9, 10**10], [], [])
     lane.restore(msgspec.msgpack.encode(start))
     drive = Drive(world, lane)
     sizes = [len(sequence.state) for _ in range(60) if (sequence := drive.next()) is not None]
@@ -270,7 +282,7 @@ def test_a_state_is_small(algorithm: Literal["best_fit", "concat"]) -> None:
 
 # --- states that do not fit ----------------------------------------------------------------------------------------
 
-GOOD = LaneState(1, 0, 3, 5, [4, 4, 4], [10, 10, 10], [[DocumentRef(0, 0, 0, 4)]], None)
+GOOD = LaneState(2, 0, 3, 5, [4, 4, 4], [10, 10, 10], [[DocumentRef(0, 0, 0, 4)]], [])
 
 
 def test_a_good_state_is_taken_up() -> None:
@@ -287,15 +299,15 @@ def test_a_good_state_is_taken_up() -> None:
         (b"\xc1garbage", "damaged"),
         (msgspec.msgpack.encode(GOOD)[:-3], "damaged"),
         (msgspec.msgpack.encode({"lane": 0}), "damaged"),
-        (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, version=2)), "version 2, this library reads 1"),
+        (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, version=3)), "version 3, this library reads 2"),
         (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, lane=1)), "lane 1 of 3, but this is lane 0 of 3"),
         (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, lanes=4)), "lane 0 of 4, but this is lane 0 of 3"),
-        (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, taken=[1, 2])), "2 sources, but the recipe has 3"),
-        (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, spent=[1, 2])), "2 sources, but the recipe has 3"),
+        (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, taken=[1, 2, 3, 4])), "4 sources, but the recipe has 3"),
+        (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, spent=[1, 2, 3, 4])), "4 sources, but the recipe has 3"),
         (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, taken=[1, -2, 3])), "damaged"),
         (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, closed=-1)), "damaged"),
-        (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, carry=DocumentRef(3, 0, 0, 4))), "damaged"),
-        (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, carry=DocumentRef(0, -3, 0, 4))), "damaged"),
+        (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, carry=[DocumentRef(3, 0, 0, 4)])), "damaged"),
+        (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, carry=[DocumentRef(0, -3, 0, 4)])), "damaged"),
         (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, open=[[DocumentRef(0, 0, 5, 4)]])), "damaged"),
         (msgspec.msgpack.encode(msgspec.structs.replace(GOOD, open=[[DocumentRef(0, 1, 0, 4)]])), "damaged"),
     ],

@@ -195,7 +195,7 @@ def test_errors_name_the_field_the_value_and_what_is_allowed(tmp_path: Path, old
     [
         ("weight = 1.0", 'weight_by = "samples"', "'weight_by' belongs at the top of the recipe"),
         ("seed = 42", "max_pixels = 9", "'max_pixels' belongs in vision"),
-        ("open_sequences = 8", "seq_len = 8", "'seq_len' belongs at the top of the recipe"),
+        ("open_sequences = 8", "seq_len = 8", "'seq_len' belongs at the top of the recipe or in phases"),
         ("seed = 42", 'path = "x"', "'path' belongs in tokenizer or in sources"),
     ],
 )

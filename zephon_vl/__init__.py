@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from zephon_vl.contracts import Context, ImageJob, ImagePart, Message, Operator, Sample, TextPart
     from zephon_vl.errors import BadSample, RecipeError, SourceError, StateError, StorageError, ZephonError
     from zephon_vl.loader import Loader
-    from zephon_vl.recipe import PackingConfig, Recipe, SourceConfig, TokenizerConfig, VisionConfig, load_recipe
+    from zephon_vl.recipe import (
+        PackingConfig,
+        PhaseConfig,
+        Recipe,
+        SourceConfig,
+        TokenizerConfig,
+        VisionConfig,
+        load_recipe,
+    )
 
 __version__ = "0.1.0"
 
@@ -30,6 +38,7 @@ _HOMES = {
     "zephon_vl.loader": ("Loader",),
     "zephon_vl.recipe": (
         "PackingConfig",
+        "PhaseConfig",
         "Recipe",
         "SourceConfig",
         "TokenizerConfig",
@@ -49,6 +58,7 @@ __all__ = [
     "Message",
     "Operator",
     "PackingConfig",
+    "PhaseConfig",
     "Recipe",
     "RecipeError",
     "Sample",

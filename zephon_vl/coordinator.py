@@ -177,7 +177,7 @@ class Coordinator:
         if not task.images:
             return Failure(task.id, "WorkerError", "packing rows kills the worker: run with workers = 0 to see why")
         image = task.images[0]
-        self._engine.patches(task.slab)[image.place] = GREY
+        self._engine.patches(task.slab, task.phase)[image.place] = GREY
         failure = ImageFailure(image.first_patch, _KILLS, *self._engine.locate(image.source, image.index))
         return RenderResult(task.id, [], [failure])
 

@@ -7,6 +7,7 @@ slabs, deliver the finished ones in order.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,18 +16,20 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from zephon_vl.agenda import Agenda, Turn
 from zephon_vl.contracts import Pipeline, SourceReader
-from zephon_vl.lane import ClosedSequence, Lane, SkipEvent
+from zephon_vl.lane import ClosedSequence, Lane, LanePhase, SkipEvent
 from zephon_vl.layout import BatchLayout
 from zephon_vl.messages import BadRecord, BatchHeader, Ended, Start
 from zephon_vl.order import orders_of
 from zephon_vl.plan import MicrobatchJob, MicrobatchPlanner
 from zephon_vl.policing import BadSampleLimit
 from zephon_vl.runner import load_pipeline
+from zephon_vl.schedule import Phase, Schedule
 from zephon_vl.slabs import Slab, SlabPool
 from zephon_vl.sources import open_sources
 from zephon_vl.tasks import MeasureResult, MeasureTask, RenderResult, RenderTask, Result, Setup, Task
-from zephon_vl.topology import EMPTY, Topology
+from zephon_vl.topology import EMPTY, Topology, topologies_of
 
 _MEASURE_CHUNK = 16
 """Samples of a measure task: enough to make a message cheap, few enough to spread a cold start over the workers."""
@@ -49,7 +52,7 @@ class Engine:
     Args:
         setup: recipe, vocabulary, layout.
         sources: opened for their sizes and names.
-        topology: which lanes, which rows.
+        topologies: which lanes, which rows, in each phase.
         prefetch: microbatches that may be planned or ready beyond the one that the consumer took last.
         slabs: buffers.
         executor: where tasks go; results come back through `on_result`.
@@ -63,7 +66,7 @@ class Engine:
         self,
         setup: Setup,
         sources: Sequence[SourceReader],
-        topology: Topology,
+        topologies: Sequence[Topology],
         *,
         prefetch: int,
         slabs: SlabPool,
@@ -73,18 +76,19 @@ class Engine:
         start_step: int = 0,
         done: frozenset[int] = frozenset(),
     ) -> None:
-        recipe = setup.recipe
-        self._recipe, self._sources, self._topology = recipe, sources, topology
+        recipe, owned = setup.recipe, topologies[0].owned
+        self._recipe, self._sources = recipe, sources
+        self._schedule = Schedule(recipe)
         self._prefetch, self._slabs, self._executor, self._deliver = prefetch, slabs, executor, deliver
         self._orders = orders_of(recipe, sources)
         # Without repeats every rank follows all lanes, to end at the same step as the others without asking them.
-        followed = topology.owned if recipe.repeat else range(recipe.lanes)
+        followed = owned if recipe.repeat else range(recipe.lanes)
         self._lanes = self._make_lanes(load_pipeline(setup.pipeline), followed)
-        self._closed: dict[int, deque[ClosedSequence]] = {lane: deque() for lane in topology.owned}
+        self._closed: dict[int, deque[ClosedSequence]] = {lane: deque() for lane in owned}
         self._known_order: dict[tuple[int, int], tuple[int, NDArray[np.int64], NDArray[np.int64]]] = {}
         self._ids = itertools.count()
         self._jobs: dict[int, MicrobatchJob] = {}
-        self._planner = MicrobatchPlanner(setup, BatchLayout(setup.layout))
+        self._planner = MicrobatchPlanner(setup, [BatchLayout(spec) for spec in setup.layouts])
         self._limit = BadSampleLimit(recipe, sources)
         self._planned = self._delivered = self._consumed = 0
         self._upcoming: tuple[int, list[int]] = (-1, [])
@@ -93,9 +97,9 @@ class Engine:
         self._filtered = 0
         self._samples = [0] * len(sources)
         self.ended = False
-        self._first_step = start_step
+        self._first_step = self._schedule.from_step(start_step)
         self._resumed_inside = bool(done)
-        self._first_rows, self._rows = topology.step_rows(done), topology.step_rows()
+        self._agenda = Agenda(self._schedule, topologies, self._first_step, done)
         for lane, state in (states or {}).items():
             self._lanes[lane].restore(state)
 
@@ -141,9 +145,9 @@ class Engine:
     def slab(self, number: int) -> Slab:
         return self._slabs.slabs[number]
 
-    def patches(self, slab: int) -> NDArray[np.uint8]:
-        """The pixel patches of a slab."""
-        return self._planner.fields(self.slab(slab))["pixel_patches"]
+    def patches(self, slab: int, phase: int) -> NDArray[np.uint8]:
+        """The pixel patches of a slab, as it is laid out in a phase."""
+        return self._planner.fields(self.slab(slab), phase)["pixel_patches"]
 
     def locate(self, source: int, index: int) -> tuple[str, str]:
         """(shard, key) of a sample."""
@@ -173,7 +177,7 @@ class Engine:
         for source, group in itertools.groupby(again, key=lambda request: request[0]):
             self._submit_measure(source, [take for _, take in group], priority)
         missing = 0 if lane.closed else self._recipe.packing.open_sequences
-        tokens = self._recipe.seq_len * (2 + missing)
+        tokens = lane.seq_len * (2 + missing)
         for source in range(len(self._sources)):
             expected = lane.expected_documents(source, tokens)
             ahead = min(_MOST_AHEAD, int(expected) + 2) if expected else _FIRST_REQUEST
@@ -204,36 +208,17 @@ class Engine:
     # --- lanes ----------------------------------------------------------------------------------------------------
 
     def _make_lanes(self, pipeline: Pipeline, lanes: Iterable[int]) -> dict[int, Lane]:
-        recipe = self._recipe
         counts = [len(source) for source in self._sources]
-        weights = [source.weight for source in recipe.sources]
-        return {
-            lane: Lane(
-                lane,
-                recipe.lanes,
-                counts,
-                weights,
-                pipeline.mixer(recipe, weights),
-                pipeline.packer(recipe),
-                recipe.repeat,
-            )
-            for lane in lanes
-        }
-
-    def _schedule(self, index: int) -> tuple[int, int, list[list[int]]]:
-        """(step, microbatch, rows of the step) of the `index`-th microbatch to deliver."""
-        if index < len(self._first_rows):
-            return self._first_step, index, self._first_rows
-        steps, microbatch = divmod(index - len(self._first_rows), len(self._rows))
-        return self._first_step + 1 + steps, microbatch, self._rows
+        phases = [_lane_phase(pipeline, phase) for phase in self._schedule.phases]
+        return {lane: Lane(lane, self._recipe.lanes, counts, phases, self._recipe.repeat) for lane in lanes}
 
     def _upcoming_lanes(self) -> list[int]:
         """The lanes of the microbatches up to the prefetch distance, the most urgent first, each once."""
         if self._upcoming[0] != self._planned:
             lanes: dict[int, None] = {}
-            for index in range(self._planned, self._planned + self._prefetch + 1):
-                _, microbatch, rows = self._schedule(index)
-                lanes.update({slot % self._recipe.lanes: None for slot in rows[microbatch] if slot != EMPTY})
+            for ahead in range(self._prefetch + 1):
+                slots = self._agenda.peek(ahead).slots
+                lanes.update({slot % self._recipe.lanes: None for slot in slots if slot != EMPTY})
             self._upcoming = (self._planned, list(lanes))
         return self._upcoming[1]
 
@@ -245,7 +230,8 @@ class Engine:
             self._request(lane, self._planned - self._prefetch // 2)
             if sequence is not None:
                 self._account(sequence)
-                if sequence.number >= self._first_step * self._topology.per_lane:
+                step = self._schedule.step_of(sequence.number)
+                if step >= self._first_step and not self._schedule.skipped(step):
                     closed.append(sequence)
             elif not lane.ended:
                 self._limit.check_fruitless(lane)
@@ -261,7 +247,7 @@ class Engine:
 
     def _account_skips(self, lane: int, number: int, skips: list[SkipEvent]) -> None:
         """Filtered and bad samples on the way to sequence `number` of a lane."""
-        step = number // self._topology.per_lane
+        step = self._schedule.step_of(number)
         for event in skips:
             if not event.skipped.reason:
                 self._filtered += 1
@@ -280,22 +266,19 @@ class Engine:
         """Plan one microbatch if its sequences, a slab and the prefetch distance allow it."""
         if self.ended or self._planned - self._consumed > self._prefetch:
             return False
-        step, microbatch, step_rows = self._schedule(self._planned)
-        rows = step_rows[microbatch]
-        if not self._sequences_ready(rows, step, at_step_start=microbatch == 0) or self.ended:
+        turn = self._agenda.peek()
+        if not self._sequences_ready(turn) or self.ended:
             return False
         slab = self._slabs.acquire()
         if slab is None:
             return False
         job = self._planner.plan(
             index=self._planned,
-            step=step,
-            microbatch=microbatch,
-            last=microbatch == len(step_rows) - 1,
+            turn=turn,
             slab=slab,
-            slots=rows,
-            sequences=[self._pop(slot) for slot in rows],
+            sequences=[self._pop(slot) for slot in turn.slots],
         )
+        self._agenda.pop()
         job.header.bad, self._events = self._events, []
         job.header.filtered, self._filtered = self._filtered, 0
         job.header.samples, self._samples = self._samples, [0] * len(self._sources)
@@ -303,14 +286,15 @@ class Engine:
         self._planned += 1
         return True
 
-    def _sequences_ready(self, rows: list[int], step: int, at_step_start: bool) -> bool:
-        """Whether the lanes of `rows` have what it takes; sets `ended` where the data ends before this step."""
-        lanes = [slot % self._recipe.lanes for slot in rows if slot != EMPTY]
+    def _sequences_ready(self, turn: Turn) -> bool:
+        """Whether the lanes of a turn have what it takes; sets `ended` where the data ends before its step."""
+        step = turn.step
+        lanes = [slot % self._recipe.lanes for slot in turn.slots if slot != EMPTY]
         # Each lane is moved on, not only those up to the first that lacks something: each asks for what it needs.
         ready = [self._advance(lane, lanes.count(lane)) for lane in dict.fromkeys(lanes)]
         # A step that was begun before a resume is finished, whatever its lanes still have.
         begun = self._resumed_inside and step == self._first_step
-        if at_step_start and not begun and not self._recipe.repeat:
+        if turn.microbatch == 0 and not begun and not self._recipe.repeat:
             ready += [self._reaches(lane, step) for lane in self._lanes]
             self.ended = all(ready) and not any(self._has_sequence(lane, step) for lane in self._lanes)
         return all(ready)
@@ -331,7 +315,7 @@ class Engine:
     def _has_sequence(self, lane: int, step: int) -> bool:
         if lane in self._closed:
             return bool(self._closed[lane])
-        return self._lanes[lane].closed > step * self._topology.per_lane
+        return self._lanes[lane].closed > self._schedule.first_number(step)
 
     def _pop(self, slot: int) -> ClosedSequence | None:
         if slot == EMPTY or not self._closed[slot % self._recipe.lanes]:
@@ -358,22 +342,27 @@ class Engine:
         return next(i for i, source in enumerate(self._recipe.sources) if source.name == name)
 
 
+def _lane_phase(pipeline: Pipeline, phase: Phase) -> LanePhase:
+    recipe = phase.recipe
+    weights = tuple(source.weight for source in recipe.sources)
+    return LanePhase(
+        phase.first_number,
+        weights,
+        recipe.seq_len,
+        mixer=functools.partial(pipeline.mixer, recipe, weights),
+        packer=functools.partial(pipeline.packer, recipe),
+    )
+
+
 def build_engine(start: Start, executor: Executor, deliver: Callable[[BatchHeader], None]) -> Engine:
     """The engine of a rank, as its first message says."""
-    setup, recipe = start.setup, start.setup.recipe
-    topology = Topology(
-        lanes=recipe.lanes,
-        global_batch_size=recipe.global_batch_size,
-        dp_size=start.dp_size,
-        dp_rank=start.dp_rank,
-        microbatch_size=start.microbatch_size,
-    )
+    setup = start.setup
     return Engine(
         setup,
-        open_sources(recipe, setup.sources),
-        topology,
+        open_sources(setup.recipe, setup.sources),
+        topologies_of(setup.recipe, start.dp_size, start.dp_rank, start.microbatch_size),
         prefetch=start.prefetch,
-        slabs=SlabPool(BatchLayout(setup.layout).size, start.slabs),
+        slabs=SlabPool(max(BatchLayout(layout).size for layout in setup.layouts), start.slabs),
         executor=executor,
         deliver=deliver,
         states=start.states,

@@ -1,12 +1,14 @@
 """The identity of a run: what must be the same for a checkpoint to go on exactly, compared field by field.
 
 Free to change: ranks, workers, microbatch size, prefetch, memory limits, and the directories that the data lies in.
+Planned changes are compared up to the checkpoint only: phases, skipped steps and sources that only matter after it may
+come, go and change.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +16,10 @@ import msgspec
 from zephon_vl.contracts import SourceReader
 from zephon_vl.errors import StateError
 from zephon_vl.recipe import Recipe
+from zephon_vl.sealed import seal, unseal
 
+_MAGIC = b"zvid"
+_VERSION = 1
 _PARTS = {
     "recipe": "Resume with the recipe of the saved run, or start a new one",
     "data": "Restore the shards as they were, or start a new run on the changed data",
@@ -26,7 +31,7 @@ _PARTS = {
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Flat maps from a field's path to its value, by part."""
+    """What is compared, by part."""
 
     recipe: dict[str, Any]
     data: dict[str, Any]
@@ -35,7 +40,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     operators: dict[str, Any]
 
     def encode(self) -> bytes:
-        return msgspec.json.encode(self, order="sorted")
+        return seal(_MAGIC, _VERSION, msgspec.json.encode(self, order="sorted"))
 
 
 def identity_of(
@@ -43,7 +48,7 @@ def identity_of(
     sources: Sequence[SourceReader],
     tokenizer: str,
     image_code: Mapping[str, str],
-    operators: Mapping[str, str],
+    operators: Mapping[str, Mapping[str, str]],
 ) -> Identity:
     """The identity of a run.
 
@@ -51,19 +56,23 @@ def identity_of(
         sources: opened.
         tokenizer: fingerprint of the vocabulary and chat template.
         image_code: libraries and versions that decide pixels; empty for text.
-        operators: SHA-256 of the source files of a user's operators, by path.
+        operators: SHA-256 of the source files of a user's operators, by source and path.
     """
     return Identity(
-        recipe=dict(_flatten("", _portable(recipe))),
+        recipe=_portable(recipe),
         data={source.name: _describe(source) for source in sources},
         tokenizer={"fingerprint": tokenizer},
         image_code=dict(image_code),
-        operators=dict(operators),
+        operators={source: dict(files) for source, files in operators.items()},
     )
 
 
-def check_identity(saved: bytes, current: Identity, allow: Collection[str] = ()) -> None:
+def check_identity(saved: bytes, current: Identity, step: int, allow: Collection[str] = ()) -> None:
     """Compare a saved identity with this run's.
+
+    Args:
+        step: of the checkpoint: the first that nothing was delivered of.
+        allow: parts that may differ.
 
     Raises:
         StateError: naming each field that differs, both values and the remedy; or that `saved` is damaged.
@@ -72,17 +81,45 @@ def check_identity(saved: bytes, current: Identity, allow: Collection[str] = ())
     unknown = set(allow) - set(_PARTS)
     if unknown:
         raise ValueError(f"allow has {sorted(unknown)}, but may have {sorted(_PARTS)}")
-    try:
-        before = msgspec.json.decode(saved, type=Identity)
-    except msgspec.DecodeError as error:
-        raise StateError(f"the identity in the state is damaged or not of this library: {error}") from error
+    before = msgspec.json.decode(unseal(_MAGIC, _VERSION, saved, "the identity in the state"), type=Identity)
+    past, now = _up_to(before, step), _up_to(current, step)
     problems = [
         f"{part} differs:\n" + "\n".join(differences) + f"\n  {remedy}."
         for part, remedy in _PARTS.items()
-        if part not in allow and (differences := _differences(getattr(before, part), getattr(current, part)))
+        if part not in allow and (differences := _differences(getattr(past, part), getattr(now, part)))
     ]
     if problems:
         raise StateError("this run is not the one that was saved. " + "\n".join(problems))
+
+
+def _up_to(identity: Identity, step: int) -> Identity:
+    """The identity without what only matters from `step` on, its parts flat."""
+    table = dict(identity.recipe)
+    phases = {str(phase["from_step"]): phase for phase in table["phases"] if phase["from_step"] < step}
+    skips = [[first, min(stop, step)] for first, stop in table["skip_steps"] if first < step]
+    names, planned = list(table["source_order"]), list[str]()
+    # The last ones only: their place is their number in a lane's state.
+    while names and not _used(names[-1], table["sources"], phases.values()):
+        planned.append(names.pop())
+    phases = {first: {**phase, "weights": _without(planned, phase["weights"])} for first, phase in phases.items()}
+    sources = _without(planned, table["sources"])
+    table |= {"phases": phases, "skip_steps": skips, "sources": sources, "source_order": names}
+    return Identity(
+        recipe=dict(_flatten("", table)),
+        data=_without(planned, identity.data),
+        tokenizer=identity.tokenizer,
+        image_code=identity.image_code,
+        operators=dict(_flatten("", _without(planned, identity.operators))),
+    )
+
+
+def _used(name: str, sources: Mapping[str, Any], phases: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a source has had a weight in any of the phases."""
+    return any(weight > 0 for weight in (sources[name]["weight"], *(p["weights"].get(name, 0) for p in phases)))
+
+
+def _without(names: Collection[str], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
 
 
 def _differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
@@ -106,7 +143,7 @@ def _portable(recipe: Recipe) -> dict[str, Any]:
 
 
 def _flatten(prefix: str, value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, dict) and value:
+    if isinstance(value, dict):
         return [item for key, inner in value.items() for item in _flatten(f"{prefix}.{key}".lstrip("."), inner)]
     return [(prefix, value)]
 

@@ -6,35 +6,28 @@ The state names documents, it does not hold them: a restore measures those of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
 
 import msgspec
 import numpy as np
 
 from zephon_vl.contracts import DocumentRef, Measured, Mixer, OpenSequence, Packer, Piece, Skipped
 from zephon_vl.errors import StateError
-
-STATE_VERSION = 1
-
-_Count = Annotated[int, msgspec.Meta(ge=0)]
+from zephon_vl.lane_state import STATE_VERSION, LaneState, decode_state, refs_of
 
 
-class LaneState(msgspec.Struct, array_like=True, frozen=True):
-    """What a lane needs to go on: a few hundred bytes."""
+@dataclass(slots=True, frozen=True)
+class LanePhase:
+    """What lanes work with from their sequence `first_number` on."""
 
-    version: int
-    lane: _Count
-    lanes: _Count
-    closed: _Count
-    """Sequences closed since the start of the run."""
-    taken: list[_Count]
-    """Samples of each source that this lane has used or skipped."""
-    spent: list[_Count]
-    """Tokens (or samples) of each source, the account of the mixture."""
-    open: list[list[DocumentRef]]
-    carry: DocumentRef | None
+    first_number: int
+    weights: Sequence[float]
+    """Of the mixture; a source of weight 0 is never taken from."""
+    seq_len: int
+    mixer: Callable[[], Mixer]
+    packer: Callable[[], Packer]
 
 
 @dataclass(slots=True, frozen=True)
@@ -70,14 +63,14 @@ class ClosedSequence:
 class _Inbox:
     """Measured documents of one source that this lane has not used yet."""
 
-    weight: float
     count: int
     """Samples of the source; an inbox of a run without repeats ends there."""
     taken: int = 0
+    weight: float = 0.0
     requested: int = 0
     results: dict[int, _Result] = field(default_factory=dict)
     head: Piece | None = None
-    """The next document as it will be placed."""
+    """The next document as it will be placed; its result stays in `results` until it is."""
     fruitless: int = 0
     """Samples passed over in a row."""
     mean_tokens: float = 0.0
@@ -89,7 +82,7 @@ class Lane:
     Args:
         lane: its number, of `lanes`.
         counts: samples of each source.
-        weights: of the mixture; a source of weight 0 is never taken from.
+        phases: in order, the first from sequence 0.
         repeat: False ends each source after one epoch.
     """
 
@@ -98,19 +91,18 @@ class Lane:
         lane: int,
         lanes: int,
         counts: Sequence[int],
-        weights: Sequence[float],
-        mixer: Mixer,
-        packer: Packer,
+        phases: Sequence[LanePhase],
         repeat: bool,
     ) -> None:
         self.lane, self.lanes, self.repeat = lane, lanes, repeat
-        self.mixer, self.packer = mixer, packer
         self.closed = 0
         self.ended = False
-        self._inboxes = [_Inbox(weight, count) for weight, count in zip(weights, counts, strict=True)]
-        self._total_weight = sum(weights)
+        self._phases = phases
+        self._inboxes = [_Inbox(count) for count in counts]
+        self._carry: deque[Piece] = deque()
+        self._begin(0)
         self._restoring: list[list[DocumentRef]] | None = None
-        self._carry_ref: DocumentRef | None = None
+        self._carry_refs: list[DocumentRef] = []
         self._again: dict[tuple[int, int], _Result | None] = {}
         self._to_request: list[tuple[int, int]] = []
         self._skips: list[SkipEvent] = []
@@ -159,6 +151,11 @@ class Lane:
         return tokens * inbox.weight / self._total_weight / inbox.mean_tokens
 
     @property
+    def seq_len(self) -> int:
+        """Tokens of the sequences that it fills now."""
+        return self._phases[self._phase].seq_len
+
+    @property
     def fruitless(self) -> tuple[int, int]:
         """(source, samples passed over in a row) of the worst source."""
         worst = max(range(len(self._inboxes)), key=lambda s: self._inboxes[s].fruitless)
@@ -179,19 +176,22 @@ class Lane:
         """The next closed sequence; None if a measured document is missing, or `ended`."""
         if self._restoring is not None and not self._restore_open():
             return None
+        following = self._phase + 1
+        if following < len(self._phases) and self.closed == self._phases[following].first_number:
+            self._change(following)
         while not self.ended:
-            if self.packer.carry is not None:
-                piece = self.packer.carry
-                self.packer.carry = None
-            else:
-                piece = self._next_document()
-                if piece is None and not self._exhausted():
-                    return None
+            piece = self._next_carried() or self._next_document()
+            if piece is None and not self._exhausted():
+                return None
             sequence = self.packer.flush() if piece is None else self.packer.place(piece)
             if sequence is not None:
                 return self._close(sequence)
             self.ended = piece is None
         return None
+
+    def _next_carried(self) -> Piece | None:
+        piece, self.packer.carry = self.packer.carry, None
+        return piece or (self._carry.popleft() if self._carry else None)
 
     def _next_document(self) -> Piece | None:
         sizes: list[int | None] = []
@@ -207,6 +207,7 @@ class Lane:
         inbox = self._inboxes[source]
         piece, inbox.head = inbox.head, None
         assert piece is not None
+        del inbox.results[inbox.taken]
         inbox.taken += 1
         inbox.fruitless = 0
         inbox.mean_tokens += (len(piece) - inbox.mean_tokens) / min(inbox.taken, 64)
@@ -216,7 +217,7 @@ class Lane:
 
     def _fill_head(self, source: int, inbox: _Inbox) -> None:
         """Move the next usable document to the head; pass over the others, on record."""
-        while inbox.head is None and (found := inbox.results.pop(inbox.taken, None)) is not None:
+        while inbox.head is None and (found := inbox.results.get(inbox.taken)) is not None:
             epoch, index, result = found
             if isinstance(result, Skipped):
                 self._pass_over(source, inbox, index, result)
@@ -225,15 +226,50 @@ class Lane:
             if len(whole) == 0:
                 self._pass_over(source, inbox, index, Skipped("the document is empty", "", ""))
             elif (piece := self.packer.admit(whole)) is None:
-                reason = f"{len(whole)} tokens do not fit in a sequence (packing.overlong = drop)"
-                self._pass_over(source, inbox, index, Skipped(reason, "", ""))
+                self._pass_over(source, inbox, index, _too_long(whole))
             else:
                 inbox.head = piece
 
     def _pass_over(self, source: int, inbox: _Inbox, index: int, skipped: Skipped) -> None:
+        del inbox.results[inbox.taken]
         inbox.taken += 1
         inbox.fruitless += 1
         self._skips.append(SkipEvent(source, index, skipped))
+
+    # --- phases ---------------------------------------------------------------------------------------------------
+
+    def _begin(self, number: int) -> None:
+        """A phase from its beginning, with nothing open and even accounts."""
+        phase = self._phases[number]
+        self._phase = number
+        self.mixer, self.packer = phase.mixer(), phase.packer()
+        self._weigh(phase)
+
+    def _change(self, number: int) -> None:
+        """Go from one phase to the next. What is open stays, but is packed anew if the length changes."""
+        before, phase = self._phases[self._phase], self._phases[number]
+        self._phase = number
+        if phase.weights != before.weights:
+            self.mixer = phase.mixer()
+            self._weigh(phase)
+        for inbox in self._inboxes:
+            inbox.head = None  # admitted under the old length; its result is still there
+        if phase.seq_len != before.seq_len:
+            old, self.packer = self.packer, phase.packer()
+            pieces = [piece for sequence in old.open for piece in sequence.pieces]
+            pieces += ([old.carry] if old.carry else []) + list(self._carry)
+            self._carry = deque(admitted for piece in pieces if (admitted := self._admit_again(piece)) is not None)
+
+    def _admit_again(self, piece: Piece) -> Piece | None:
+        admitted = self.packer.admit(piece)
+        if admitted is None:
+            self._skips.append(SkipEvent(piece.ref.source, piece.sample[1], _too_long(piece)))
+        return admitted
+
+    def _weigh(self, phase: LanePhase) -> None:
+        self._total_weight = sum(phase.weights)
+        for inbox, weight in zip(self._inboxes, phase.weights, strict=True):
+            inbox.weight = weight
 
     def _share(self, inbox: _Inbox) -> int:
         """This lane's samples of one epoch."""
@@ -262,10 +298,10 @@ class Lane:
     def state(self) -> bytes:
         """Encoded `LaneState`. Samples that were measured ahead are not in it: they are measured again."""
         if self._restoring is not None:
-            open_refs, carry = self._restoring, self._carry_ref
+            open_refs, carry = self._restoring, self._carry_refs
         else:
             open_refs = [[piece.ref for piece in sequence.pieces] for sequence in self.packer.open]
-            carry = self.packer.carry.ref if self.packer.carry else None
+            carry = [piece.ref for piece in ([self.packer.carry] if self.packer.carry else []) + list(self._carry)]
         taken = [inbox.taken for inbox in self._inboxes]
         state = LaneState(
             STATE_VERSION, self.lane, self.lanes, self.closed, taken, list(self.mixer.spent), open_refs, carry
@@ -281,14 +317,18 @@ class Lane:
         state = decode_state(encoded)
         self._check(state)
         self.closed, self.ended = state.closed, False
-        self.mixer.spent = list(state.spent)
-        for inbox, taken in zip(self._inboxes, state.taken, strict=True):
+        # A state at the end of a phase is one of that phase: the change is made when the lane moves on.
+        self._begin(max(i for i, phase in enumerate(self._phases) if phase.first_number < max(state.closed, 1)))
+        count = len(self._inboxes)
+        self.mixer.spent = _fitted(state.spent, count)
+        for inbox, taken in zip(self._inboxes, _fitted(state.taken, count), strict=True):
             inbox.taken = inbox.requested = taken
             inbox.head, inbox.fruitless = None, 0
             inbox.results.clear()
         self._skips, self._used = [], [0] * len(self._inboxes)
-        self._restoring, self._carry_ref = state.open, state.carry
-        self._again = {(ref.source, ref.take): None for ref in _refs(state)}
+        self._restoring, self._carry_refs = state.open, state.carry
+        self._carry.clear()
+        self._again = {(ref.source, ref.take): None for ref in refs_of(state)}
         self._to_request = sorted(self._again)
 
     def _check(self, state: LaneState) -> None:
@@ -298,10 +338,13 @@ class Lane:
                 f"the state is of lane {state.lane} of {state.lanes}, but this is lane {self.lane} of {self.lanes}; "
                 "lanes are fixed for a run"
             )
-        for sources in (len(state.taken), len(state.spent)):
-            if sources != len(self._inboxes):
-                raise StateError(f"the state has {sources} sources, but the recipe has {len(self._inboxes)}")
-        for ref in _refs(state):
+        for counts in (state.taken, state.spent):
+            if any(counts[len(self._inboxes) :]):
+                raise StateError(
+                    f"the state has used {len(counts)} sources, but the recipe has {len(self._inboxes)}: a source may "
+                    "be retired with weight 0, not taken out"
+                )
+        for ref in refs_of(state):
             in_range = ref.source < len(state.taken) and 0 <= ref.start < ref.stop and min(ref.source, ref.take) >= 0
             lane, k = ref.take % self.lanes, ref.take // self.lanes
             if not in_range or lane != self.lane or k >= state.taken[ref.source]:
@@ -317,9 +360,9 @@ class Lane:
             restored.append(OpenSequence())
             for ref in refs:
                 restored[-1].add(self._restored(ref))
-        self.packer.carry = self._restored(self._carry_ref) if self._carry_ref else None
+        self._carry = deque(self._restored(ref) for ref in self._carry_refs)
         self.packer.open = restored
-        self._restoring, self._carry_ref, self._again = None, None, {}
+        self._restoring, self._carry_refs, self._again = None, [], {}
         return True
 
     def _restored(self, ref: DocumentRef) -> Piece:
@@ -341,20 +384,13 @@ class Lane:
         return Piece(ref, whole.tokens, whole.images, whole.sample)
 
 
-def decode_state(encoded: bytes) -> LaneState:
-    """Decode and check a lane's state. Raises `StateError`."""
-    try:
-        state = msgspec.msgpack.decode(encoded, type=LaneState)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise StateError(f"a lane's state is damaged or not a state of this library: {error}") from error
-    if state.version != STATE_VERSION:
-        raise StateError(f"a lane's state has schema version {state.version}, this library reads {STATE_VERSION}")
-    return state
+def _fitted(counts: Sequence[int], sources: int) -> list[int]:
+    """The counts of a state for as many sources: those added since, or never used, count nothing."""
+    return [*counts[:sources], *[0] * (sources - len(counts))]
 
 
-def _refs(state: LaneState) -> list[DocumentRef]:
-    """Every document that a state names, pieces of the same one each by itself."""
-    return [ref for refs in state.open for ref in refs] + ([state.carry] if state.carry else [])
+def _too_long(piece: Piece) -> Skipped:
+    return Skipped(f"{len(piece)} tokens do not fit in a sequence (packing.overlong = drop)", "", "")
 
 
 def _whole(source: int, take: int, epoch: int, index: int, measured: Measured) -> Piece:

@@ -24,10 +24,11 @@ from zephon_vl.operators.registry import operators_identity
 from zephon_vl.prepare import count_buffers, make_setup
 from zephon_vl.presets import resolve_vision
 from zephon_vl.recipe import Recipe, load_recipe
+from zephon_vl.schedule import Schedule
 from zephon_vl.sources import Source, open_sources
 from zephon_vl.state import decode_entries, encode_entry, lane_key
 from zephon_vl.stats import LoaderStats
-from zephon_vl.topology import Topology
+from zephon_vl.topology import Topology, topologies_of
 
 _log = logging.getLogger("zephon_vl")
 _WARNINGS = 10
@@ -75,18 +76,14 @@ class Loader:
         for name, value, least in (("workers", workers, 0), ("prefetch", prefetch, 0), ("start_step", start_step, 0)):
             if value < least:
                 raise RecipeError(f"{name} is {value}, but must be at least {least}")
-        self.topology = Topology(
-            lanes=self.recipe.lanes,
-            global_batch_size=self.recipe.global_batch_size,
-            dp_size=dp_size,
-            dp_rank=dp_rank,
-            microbatch_size=microbatch_size,
-        )
+        self.schedule = Schedule(self.recipe)
+        self._topologies = topologies_of(self.recipe, dp_size, dp_rank, microbatch_size)
         self.rules = resolve_vision(self.recipe.vision) if self.recipe.vision else None
         self.setup = make_setup(self.recipe, microbatch_size)
-        self._layout = BatchLayout(self.setup.layout)
+        self._layouts = [BatchLayout(spec) for spec in self.setup.layouts]
+        self._buffer_size = max(layout.size for layout in self._layouts)
         self._workers, self._prefetch = workers, prefetch
-        self._slabs = count_buffers(self.topology, self._layout.size, prefetch, memory_limit)
+        self._slabs = count_buffers(self._topologies, self._buffer_size, prefetch, memory_limit)
         self._states: dict[int, bytes] = {}
         self._step, self._microbatch = start_step, 0
         self._done: frozenset[int] = frozenset()
@@ -95,7 +92,7 @@ class Loader:
         self._owner = os.getpid()
         self._held: set[int] = set()
         self._warned: Counter[str] = Counter()
-        self.stats = LoaderStats(tuple(source.name for source in self.recipe.sources), self.recipe.seq_len)
+        self.stats = LoaderStats(tuple(source.name for source in self.recipe.sources))
 
     # --- iteration ------------------------------------------------------------------------------------------------
 
@@ -127,11 +124,12 @@ class Loader:
             raise ZephonError("the loader is closed: make a new one")
         if self._backend is not None:
             return
+        topology = self.topology
         start = Start(
             setup=self.setup,
-            dp_rank=self.topology.dp_rank,
-            dp_size=self.topology.dp_size,
-            microbatch_size=self.topology.microbatch_size,
+            dp_rank=topology.dp_rank,
+            dp_size=topology.dp_size,
+            microbatch_size=topology.microbatch_size,
             workers=self._workers,
             prefetch=self._prefetch,
             slabs=self._slabs,
@@ -153,7 +151,7 @@ class Loader:
             Merge the `lanes` of all ranks, as `torch.distributed.checkpoint` does, to restore on any number of them.
         """
         done = self._done_in_step()
-        slots = self.recipe.global_batch_size
+        slots = self.topology.global_batch_size
         return {
             "identity": self.identity.encode(),
             "lanes": {
@@ -166,7 +164,8 @@ class Loader:
         """Go on from a saved state, on any number of ranks.
 
         Args:
-            state: from `state_dict`, with the entries of at least the lanes that this rank owns now.
+            state: from `state_dict`, with the entries of at least the lanes that this rank owns now. Phases, skipped
+                steps and sources of the recipe that only matter after it may be new.
             allow: parts of the identity that may differ: `image_code`, `operators`, `tokenizer`, `data`, `recipe`.
 
         Raises:
@@ -176,8 +175,13 @@ class Loader:
         for key, kind in kinds.items():
             if not isinstance(state, Mapping) or not isinstance(state.get(key), kind):
                 raise StateError(f"the state has no {key!r}: it is not a state of this library, or not a whole one")
-        check_identity(bytes(state["identity"]), self.identity, allow)
-        position = decode_entries(state["lanes"], self.topology.owned, self.recipe.lanes)
+        saved = bytes(state["identity"])
+        try:
+            position = decode_entries(state["lanes"], self.topology.owned, self.recipe.lanes)
+        except StateError:
+            check_identity(saved, self.identity, 0, allow)  # another recipe is the better reason
+            raise
+        check_identity(saved, self.identity, position.untouched, allow)
         self._stop_backend()
         self._states, self._step, self._done, self._microbatch = position.states, position.step, position.done, 0
         self._ended = self._closed
@@ -225,12 +229,13 @@ class Loader:
         self._step, self._microbatch = (header.step + 1, 0) if header.last else (header.step, header.microbatch + 1)
         if header.last:
             self._done = frozenset()
-        self.stats.count(header, waited)
+        layout = self._layouts[header.phase]
+        self.stats.count(header, layout.spec.seq_len, waited)
         self.stats.worker_restarts = backend.worker_restarts
         self._log_bad(header.bad)
         slab = header.slab
         self._held.add(slab)
-        return batch_over(header, backend.slab(slab), self._layout, self.rules, _Release(backend, self._held, slab))
+        return batch_over(header, backend.slab(slab), layout, self.rules, _Release(backend, self._held, slab))
 
     def _log_bad(self, bad: Sequence[BadRecord]) -> None:
         """Warn of the first bad samples of each source one by one; the rest is counted in `stats`."""
@@ -245,7 +250,7 @@ class Loader:
         """All buffers are in use: an error if the consumer still holds them, else the next one is on its way."""
         if len(self._held) < starved.held:
             return
-        size = self._layout.size
+        size = self._buffer_size
         raise ZephonError(
             f"all {starved.held} buffers are still referenced by microbatches that you keep; the loader would wait for "
             f"ever. Let some of them go (a step has {self.topology.microbatches_per_step} microbatches), or raise "
@@ -297,7 +302,12 @@ class Loader:
     @property
     def next_step(self) -> int:
         """The step that the next microbatch belongs to."""
-        return self._step
+        return self.schedule.from_step(self._step)
+
+    @property
+    def topology(self) -> Topology:
+        """Lanes, ranks and microbatches in the step that the next microbatch belongs to."""
+        return self._topologies[self.schedule.phase_of(self.next_step)]
 
     @property
     def worker_pids(self) -> list[int]:
@@ -312,7 +322,7 @@ class Loader:
     @property
     def buffer_bytes(self) -> int:
         """Most bytes that all buffers of this rank can take."""
-        return self._slabs * self._layout.size
+        return self._slabs * self._buffer_size
 
     def _done_in_step(self) -> frozenset[int]:
         return self.topology.delivered(self._microbatch, self._done)

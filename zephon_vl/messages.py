@@ -48,6 +48,7 @@ class BatchHeader(msgspec.Struct, tag="batch", array_like=True):
     """Everything of a microbatch that is not in its slab."""
 
     step: int
+    phase: int
     microbatch: int
     last: bool
     """Whether it ends its step."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from zephon_vl.agenda import Turn
 from zephon_vl.contracts import IGNORE, ImageSlot, Piece, RowPiece, RowPlan
 from zephon_vl.lane import ClosedSequence
 from zephon_vl.layout import BatchLayout
@@ -50,27 +51,28 @@ class MicrobatchJob:
 class MicrobatchPlanner:
     """Lays microbatches out, makes their render tasks and puts the results together."""
 
-    def __init__(self, setup: Setup, layout: BatchLayout) -> None:
+    def __init__(self, setup: Setup, layouts: Sequence[BatchLayout]) -> None:
         self._recipe, self._vocabulary = setup.recipe, setup.vocabulary
-        self._layout = layout
-        self._views: dict[int, dict[str, NDArray]] = {}
+        self._layouts = layouts
+        """Of each phase."""
+        self._spec = layouts[0].spec
+        self._views: dict[tuple[int, int], dict[str, NDArray]] = {}
 
     def plan(
         self,
         *,
         index: int,
-        step: int,
-        microbatch: int,
-        last: bool,
+        turn: Turn,
         slab: Slab,
-        slots: list[int],
         sequences: Sequence[ClosedSequence | None],
     ) -> MicrobatchJob:
         """Place the documents and images of `sequences` (None: an empty row) in the slab."""
+        slots = turn.slots
         header = BatchHeader(
-            step=step,
-            microbatch=microbatch,
-            last=last,
+            step=turn.step,
+            phase=turn.phase,
+            microbatch=turn.microbatch,
+            last=turn.last,
             slab=slab.number,
             slots=slots,
             images=0,
@@ -90,7 +92,7 @@ class MicrobatchPlanner:
             self._place_row(job, row, sequence, grids, image_rows)
         header.images = len(grids)
         if grids:
-            fields = self.fields(slab)
+            fields = self.fields(slab, turn.phase)
             fields["grid_thw"][: len(grids)] = grids
             fields["image_rows"][: len(grids)] = image_rows
         return job
@@ -108,7 +110,8 @@ class MicrobatchPlanner:
         rows = [job.rows[first : first + _ROWS_PER_TASK] for first in range(0, len(job.rows), _ROWS_PER_TASK)]
         # Rows go along with the images: a row alone costs less than the message.
         pairs = itertools.zip_longest(rows, chunks, fillvalue=[])
-        return [RenderTask(-1, job.slab.number, rows, images) for rows, images in pairs]
+        slab, phase = job.slab.number, job.header.phase
+        return [RenderTask(-1, slab, phase, rows, images) for rows, images in pairs]
 
     def finish(self, job: MicrobatchJob, task: RenderTask, result: RenderResult) -> bool:
         """Take the result of one task; True when the microbatch is whole."""
@@ -128,7 +131,7 @@ class MicrobatchPlanner:
 
     def _mask_failed(self, job: MicrobatchJob) -> None:
         """Documents with a grey image teach nothing: their labels go. In order, whatever finished first."""
-        labels = self.fields(job.slab)["labels"]
+        labels = self.fields(job.slab, job.header.phase)["labels"]
         for image, record in sorted(job.failed, key=lambda failed: failed[0].plan.first_patch):
             target = labels[image.row, image.start : image.stop]
             job.header.valid[image.row] -= int(np.count_nonzero(target != IGNORE))
@@ -152,7 +155,7 @@ class MicrobatchPlanner:
             start += len(piece)
             job.header.documents[row].append(piece.ref)
             job.header.tokens[piece.ref.source] += len(piece)
-        if self._layout.spec.row_bytes and len(grids) == images_before:
+        if self._spec.row_bytes and len(grids) == images_before:
             plan.pieces.append(self._place_dummy(job, grids))
         image_rows.extend([row] * (len(grids) - images_before))
         job.rows.append(plan)
@@ -168,21 +171,22 @@ class MicrobatchPlanner:
 
     def _place_dummy(self, job: MicrobatchJob, grids: list[tuple[int, int, int]]) -> RowPiece:
         """One black image of a single token, not trained on, so that every microbatch runs the vision tower."""
-        vocabulary, merge = self._vocabulary, self._layout.spec.merge
+        vocabulary, merge = self._vocabulary, self._spec.merge
         grid = (1, merge, merge)
         first = job.header.patches
-        self.fields(job.slab)["pixel_patches"][first : first + _patches(grid)] = 0
+        self.fields(job.slab, job.header.phase)["pixel_patches"][first : first + _patches(grid)] = 0
         job.header.patches += _patches(grid)
         grids.append(grid)
         delimited = vocabulary.vision_start >= 0 and vocabulary.vision_end >= 0
         ids = [vocabulary.vision_start, vocabulary.image, vocabulary.vision_end] if delimited else [vocabulary.image]
         return RowPiece((~np.asarray(ids, dtype="<i4")).tobytes(), [(int(delimited), grid)])
 
-    def fields(self, slab: Slab) -> dict[str, NDArray]:
-        """All fields of a slab as arrays."""
-        if slab.number not in self._views:
-            self._views[slab.number] = self._layout.views(slab.array)
-        return self._views[slab.number]
+    def fields(self, slab: Slab, phase: int) -> dict[str, NDArray]:
+        """All fields of a slab as arrays, as it is laid out in a phase."""
+        key = (slab.number, phase)
+        if key not in self._views:
+            self._views[key] = self._layouts[phase].views(slab.array)
+        return self._views[key]
 
 
 def _row_piece(piece: Piece) -> RowPiece:

@@ -185,8 +185,8 @@ def _parts(task: Task) -> list[Task]:
     """The task in pieces of one sample or image; ids are set by the owner of the tasks."""
     if isinstance(task, MeasureTask):
         return [MeasureTask(-1, task.source, [sample]) for sample in task.samples]
-    rows: list[Task] = [RenderTask(-1, task.slab, task.rows, [])] if task.rows else []
-    return rows + [RenderTask(-1, task.slab, [], [image]) for image in task.images]
+    rows: list[Task] = [RenderTask(-1, task.slab, task.phase, task.rows, [])] if task.rows else []
+    return rows + [RenderTask(-1, task.slab, task.phase, [], [image]) for image in task.images]
 
 
 def _meaning(status: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from zephon_vl.errors import RecipeError
 from zephon_vl.layout import LayoutSpec
 from zephon_vl.presets import VisionRules, resolve_vision
@@ -18,33 +20,37 @@ TEXT = "zephon_vl.pipelines.text:pipeline"
 def make_setup(recipe: Recipe, microbatch_size: int) -> Setup:
     """Open what a recipe names: indexes (built where missing), vocabulary, layout."""
     rules: VisionRules | None = resolve_vision(recipe.vision) if recipe.vision else None
-    layout = LayoutSpec(
-        rows=microbatch_size,
-        seq_len=recipe.seq_len,
-        row_bytes=rules.row_bytes if rules else 0,
-        merge=rules.merge if rules else 1,
-        mrope=rules.mrope if rules else False,
-    )
+    layouts = [
+        LayoutSpec(
+            rows=microbatch_size,
+            seq_len=of_phase.seq_len,
+            row_bytes=rules.row_bytes if rules else 0,
+            merge=rules.merge if rules else 1,
+            mrope=rules.mrope if rules else False,
+        )
+        for of_phase in recipe.of_phases()
+    ]
     return Setup(
         recipe=recipe,
         vocabulary=load_vocabulary(recipe),
         sources=build_indexes(recipe),
-        layout=layout,
+        layouts=layouts,
         pipeline=recipe.pipeline or (VISION_LANGUAGE if rules else TEXT),
     )
 
 
-def count_buffers(topology: Topology, size: int, prefetch: int, memory_limit: int | None) -> int:
+def count_buffers(topologies: Sequence[Topology], size: int, prefetch: int, memory_limit: int | None) -> int:
     """Most buffers of a rank: all microbatches of a step, which a trainer may hold, the prefetch, and two in between.
 
     Args:
+        topologies: of each phase.
         size: bytes of one buffer.
         memory_limit: bytes that all may take; None does not limit them.
 
     Raises:
         RecipeError: if the limit is too low to deliver a step.
     """
-    per_step = topology.microbatches_per_step
+    per_step = max(topology.microbatches_per_step for topology in topologies)
     wanted = per_step + prefetch + 2
     if memory_limit is None:
         return wanted

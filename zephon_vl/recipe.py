@@ -6,6 +6,7 @@ microbatch size, prefetch, memory limit) is an argument of `Loader` instead.
 
 from __future__ import annotations
 
+import itertools
 import re
 import tomllib
 from pathlib import Path
@@ -23,6 +24,7 @@ WeightBy = Literal["tokens", "samples"]
 _MOST = {"lanes": 1 << 16, "seq_len": 1 << 24, "global_batch_size": 1 << 20}
 """Far beyond any run, and still served; a slip of the keyboard would only look like a hang."""
 _MOST_WEIGHT = 1e9
+_MOST_STEPS = 1 << 40
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,6 +93,19 @@ class SourceConfig(_Section, frozen=True, kw_only=True):
     """A user's operators for this source, e.g. `{ use = "filter", function = "my_ops.py:keep" }`."""
 
 
+class PhaseConfig(_Section, frozen=True, kw_only=True):
+    """Planned changes from a step on, on top of those of the phases before. What is not named stays as it is."""
+
+    from_step: int
+    """The first step that they hold for."""
+    weights: dict[str, float] = {}
+    """New weights, by source: one that was 0 comes in, one that is 0 now is retired. Shares count from here on."""
+    seq_len: int | None = None
+    """Tokens per sequence. Documents in open sequences are packed anew."""
+    global_batch_size: int | None = None
+    """Packed sequences per optimizer step."""
+
+
 class Recipe(_Section, frozen=True, kw_only=True):
     """Everything that decides the data.
 
@@ -117,6 +132,10 @@ class Recipe(_Section, frozen=True, kw_only=True):
     """The run stops when more than this share of a source's samples is bad (looked at from 100 samples on)."""
     operators: tuple[dict[str, Any], ...] = ()
     """A user's operators for every source; they come after those of the source."""
+    phases: tuple[PhaseConfig, ...] = ()
+    """Planned changes, in order of their `from_step`."""
+    skip_steps: tuple[tuple[int, int], ...] = ()
+    """Steps to leave out, as (first, first not left out any more). All others keep their number and their bytes."""
     pipeline: str | None = None
     """`module:object` of the pipeline. None: vision-language with `[vision]`, else text."""
     base_dir: str = "."
@@ -151,6 +170,62 @@ class Recipe(_Section, frozen=True, kw_only=True):
         self._validate_sources()
         if self.vision is not None:
             self._validate_vision(self.vision)
+        self._validate_phases()
+        self._validate_skips()
+
+    def of_phases(self) -> tuple[Recipe, ...]:
+        """The recipe of every phase by itself: this one without its changes, then with one phase after the other."""
+        recipes = [msgspec.structs.replace(self, phases=(), skip_steps=())]
+        for phase in self.phases:
+            changed: dict[str, Any] = {}
+            if phase.seq_len is not None:
+                changed["seq_len"] = phase.seq_len
+            if phase.global_batch_size is not None:
+                changed["global_batch_size"] = phase.global_batch_size
+            changed["sources"] = tuple(
+                msgspec.structs.replace(source, weight=phase.weights.get(source.name, source.weight))
+                for source in recipes[-1].sources
+            )
+            recipes.append(msgspec.structs.replace(recipes[-1], **changed))
+        return tuple(recipes)
+
+    def _validate_phases(self) -> None:
+        before, names = 0, [source.name for source in self.sources]
+        for i, phase in enumerate(self.phases):
+            at = f"phases[{i}]"
+            allowed = f"from {before + 1} to {_MOST_STEPS:,}: phases stand in order, the recipe itself holds from 0"
+            _require(before < phase.from_step <= _MOST_STEPS, f"{at}.from_step", phase.from_step, allowed)
+            before = phase.from_step
+            for name in phase.weights:
+                _require(name in names, f"{at}.weights", name, f"the name of a source: {', '.join(names)}")
+            changes = phase.weights or phase.seq_len is not None or phase.global_batch_size is not None
+            _require(bool(changes), at, "empty", "a change of weights, seq_len or global_batch_size")
+        recipes = self.of_phases() if self.phases else ()
+        for i, (earlier, recipe) in enumerate(itertools.pairwise(recipes)):
+            try:
+                recipe.validate()
+            except RecipeError as error:
+                raise RecipeError(f"phases[{i}]: {error}") from error
+            for old, new in zip(earlier.sources, recipe.sources, strict=True):
+                _require(
+                    self.repeat or (old.weight > 0) == (new.weight > 0),
+                    f"phases[{i}].weights.{old.name}",
+                    new.weight,
+                    f"{'above 0' if old.weight else '0'} as before: with repeat = false the run ends when every source "
+                    "was used once, so none can come in or be retired",
+                )
+
+    def _validate_skips(self) -> None:
+        before = 0
+        for i, (first, stop) in enumerate(self.skip_steps):
+            _require(
+                before <= first < stop <= _MOST_STEPS,
+                f"skip_steps[{i}]",
+                [first, stop],
+                f"[first, stop] with {before} <= first < stop; step stop is the first that is not left out, and "
+                "ranges stand in order",
+            )
+            before = stop
 
     def _validate_sources(self) -> None:
         seen: set[str] = set()
@@ -257,6 +332,7 @@ _TABLES: dict[str, type[_Section]] = {
     "vision": VisionConfig,
     "packing": PackingConfig,
     "sources": SourceConfig,
+    "phases": PhaseConfig,
 }
 
 

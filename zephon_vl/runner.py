@@ -55,8 +55,9 @@ class TaskRunner:
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._pipeline = load_pipeline(setup.pipeline)
-        self._layout = BatchLayout(setup.layout)
-        self._fields: dict[int, dict[str, NDArray]] = {}
+        self._layouts = [BatchLayout(spec) for spec in setup.layouts]
+        self._slabs: dict[int, Slab] = {}
+        self._fields: dict[tuple[int, int], dict[str, NDArray]] = {}
         self._opened: dict[int, SourceReader] = {}
         self._chains: dict[int, Chain] = {}
         self._samples: OrderedDict[tuple[int, int, int], Sample] = OrderedDict()
@@ -64,7 +65,7 @@ class TaskRunner:
 
     def attach(self, slab: Slab) -> None:
         """Make a slab known to later render tasks."""
-        self._fields[slab.number] = self._layout.views(slab.array)
+        self._slabs[slab.number] = slab
 
     def run(self, task: MeasureTask | RenderTask) -> MeasureResult | RenderResult:
         """Do one task. Errors that stop the run come out as `ZephonError`."""
@@ -122,12 +123,17 @@ class TaskRunner:
     # --- render ---------------------------------------------------------------------------------------------------
 
     def _render(self, task: RenderTask) -> RenderResult:
-        fields = self._fields[task.slab]
+        fields = self._fields_of(task.slab, task.phase)
         if self._row_writer is None:
             self._row_writer = self._pipeline.row_writer(self._setup.recipe, self._setup.vocabulary)
         valid = [self._row_writer.write(fields, row) for row in task.rows]
         failures = [failure for plan in task.images if (failure := self._render_image(fields, plan)) is not None]
         return RenderResult(task.id, valid, failures)
+
+    def _fields_of(self, slab: int, phase: int) -> dict[str, NDArray]:
+        if (slab, phase) not in self._fields:
+            self._fields[slab, phase] = self._layouts[phase].views(self._slabs[slab].array)
+        return self._fields[slab, phase]
 
     def _render_image(self, fields: dict[str, NDArray], plan: ImagePlan) -> ImageFailure | None:
         out = fields["pixel_patches"][plan.place]

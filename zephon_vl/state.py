@@ -6,23 +6,21 @@ on from the entries of the lanes that it owns now: what all ranks had delivered 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 
 import msgspec
 
 from zephon_vl.errors import StateError
-from zephon_vl.lane import decode_state
+from zephon_vl.lane_state import decode_state
+from zephon_vl.sealed import seal, unseal
 
 ENTRY_VERSION = 1
-_MAGIC = b"zvl1"
-_CHECK = 8
+_MAGIC = b"zvln"
 
 
 class LaneEntry(msgspec.Struct, array_like=True, frozen=True):
     """What a checkpoint holds of one lane."""
 
-    version: int
     state: bytes
     """Encoded `LaneState`; empty for a lane that has not closed a sequence yet."""
     step: int
@@ -38,6 +36,11 @@ class Position(msgspec.Struct, frozen=True):
     done: frozenset[int]
     states: dict[int, bytes]
 
+    @property
+    def untouched(self) -> int:
+        """The first step that nothing was delivered of."""
+        return self.step + bool(self.done)
+
 
 def lane_key(lane: int) -> str:
     """The key of a lane's entry."""
@@ -49,8 +52,7 @@ def encode_entry(state: bytes, step: int, done: frozenset[int], slots: int) -> b
     bits = bytearray(-(-slots // 8) if done else 0)
     for slot in done:
         bits[slot // 8] |= 1 << slot % 8
-    payload = msgspec.msgpack.encode(LaneEntry(ENTRY_VERSION, state, step, bytes(bits)))
-    return _MAGIC + _checksum(payload) + payload
+    return seal(_MAGIC, ENTRY_VERSION, msgspec.msgpack.encode(LaneEntry(state, step, bytes(bits))))
 
 
 def decode_entries(entries: Mapping[str, bytes], lanes: range, total: int) -> Position:
@@ -81,26 +83,9 @@ def decode_entries(entries: Mapping[str, bytes], lanes: range, total: int) -> Po
     return Position(first.step, done, {lane: entry.state for lane, entry in decoded.items() if entry.state})
 
 
-def _decode_entry(lane: int, data: bytes) -> LaneEntry:
+def _decode_entry(lane: int, data: object) -> LaneEntry:
     where = f"the state of lane {lane}"
-    head = len(_MAGIC) + _CHECK
-    data = bytes(data) if isinstance(data, bytearray | memoryview) else data
-    if not isinstance(data, bytes) or data[: len(_MAGIC)] != _MAGIC:
-        raise StateError(f"{where} is not a state of this library")
-    payload = data[head:]
-    if data[len(_MAGIC) : head] != _checksum(payload):
-        raise StateError(f"{where} is damaged: its checksum does not match. Load another checkpoint")
-    version = msgspec.msgpack.decode(payload)[0]
-    if version != ENTRY_VERSION:
-        raise StateError(
-            f"{where} has schema version {version}, this library reads {ENTRY_VERSION}. "
-            "Use the version of the library that saved it, or a newer one"
-        )
-    entry = msgspec.msgpack.decode(payload, type=LaneEntry)
+    entry = msgspec.msgpack.decode(unseal(_MAGIC, ENTRY_VERSION, data, where), type=LaneEntry)
     if entry.state and (owner := decode_state(entry.state).lane) != lane:
         raise StateError(f"{where} is that of lane {owner}: the entries were exchanged")
     return entry
-
-
-def _checksum(payload: bytes) -> bytes:
-    return hashlib.blake2b(payload, digest_size=_CHECK).digest()

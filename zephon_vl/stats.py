@@ -17,7 +17,6 @@ class LoaderStats:
     """Counters since the loader started; all of one rank."""
 
     sources: tuple[str, ...]
-    seq_len: int
     microbatches: int = 0
     steps: int = 0
     samples: Counter[str] = field(default_factory=Counter)
@@ -41,13 +40,13 @@ class LoaderStats:
     worker_restarts: int = 0
     started: float = field(default_factory=time.monotonic)
 
-    def count(self, header: BatchHeader, waited: float) -> None:
-        """Add one delivered microbatch."""
+    def count(self, header: BatchHeader, seq_len: int, waited: float) -> None:
+        """Add one delivered microbatch of sequences of `seq_len` tokens."""
         self.microbatches += 1
         self.steps += header.last
         self.images += header.images
         self.valid_tokens += sum(header.valid)
-        self.room += self.seq_len * sum(slot >= 0 for slot in header.slots)
+        self.room += seq_len * sum(slot >= 0 for slot in header.slots)
         self.waited += waited
         for name, samples, tokens in zip(self.sources, header.samples, header.tokens, strict=True):
             self.samples[name] += samples

@@ -19,7 +19,8 @@ class Setup(msgspec.Struct, tag="setup", array_like=True):
     recipe: Recipe
     vocabulary: Vocabulary
     sources: list[SourceHandle]
-    layout: LayoutSpec
+    layouts: list[LayoutSpec]
+    """Of each phase."""
     pipeline: str
     """`module:object`."""
 
@@ -66,6 +67,8 @@ class RenderTask(msgspec.Struct, tag="render", array_like=True):
 
     id: int
     slab: int
+    phase: int
+    """Which the slab is laid out for."""
     rows: list[RowPlan]
     images: list[ImagePlan]
 

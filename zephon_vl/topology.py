@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zephon_vl.errors import RecipeError
+from zephon_vl.recipe import Recipe
 
 _MOST_ROWS = 1024
 """Largest microbatch where the global batch is smaller; its other rows are empty."""
@@ -88,6 +89,20 @@ class Topology:
         """All slots of a rank in a step, in the order of delivery."""
         owned = lanes_of(rank, self.lanes, self.dp_size)
         return [j * self.lanes + lane for j in range(self.per_lane) for lane in owned]
+
+
+def topologies_of(recipe: Recipe, dp_size: int, dp_rank: int, microbatch_size: int) -> list[Topology]:
+    """The topology of every phase of a recipe. Raises `RecipeError`."""
+    return [
+        Topology(
+            lanes=recipe.lanes,
+            global_batch_size=of_phase.global_batch_size,
+            dp_size=dp_size,
+            dp_rank=dp_rank,
+            microbatch_size=microbatch_size,
+        )
+        for of_phase in recipe.of_phases()
+    ]
 
 
 def lanes_of(rank: int, lanes: int, ranks: int) -> range:

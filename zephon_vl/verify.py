@@ -115,7 +115,7 @@ class Ranks:
 
     def _finish(self, step: int) -> str:
         slots, self._slots = self._slots, {}
-        size = self.recipe.global_batch_size
+        size = self.loaders[0].schedule.recipe_of(step).global_batch_size
         if foreign := sorted(slot for slot in slots if not 0 <= slot < size):
             raise ZephonError(f"step {step}: slots {foreign} are not of a global batch of {size}")
         try:
@@ -153,14 +153,15 @@ def digests(
         first = job.next_step
         if first >= steps.stop:
             raise ZephonError(f"the checkpoint goes on with step {first}, but the last one asked for is {steps[-1]}")
-        if save_at is not None and save_at < first:
+        if save_at is not None and job.loaders[0].schedule.from_step(save_at) < first:
             raise ZephonError(f"the checkpoint goes on with step {first}: nothing can be saved before step {save_at}")
         if checkpoint is not None:
             checkpoint.mkdir(parents=True, exist_ok=True)  # what cannot be written fails now, not at the save
         while True:
-            if job.next_step == save_at and checkpoint is not None:
+            if save_at is not None and checkpoint is not None and job.next_step >= save_at:
                 job.save(checkpoint)
-            if job.next_step == steps.stop:
+                save_at = None
+            if job.next_step >= steps.stop:
                 return
             done = job.step()
             if done is None:

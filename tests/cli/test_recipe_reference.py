@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from zephon_vl.presets import PRESETS
-from zephon_vl.recipe import PackingConfig, Recipe, SourceConfig, TokenizerConfig, VisionConfig
+from zephon_vl.recipe import PackingConfig, PhaseConfig, Recipe, SourceConfig, TokenizerConfig, VisionConfig
 from zephon_vl.sources.schemas import ROLES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "recipe.md").read_text()
@@ -31,6 +31,7 @@ def rows(heading: str) -> dict[str, list[str]]:
         ("`[vision]`", VisionConfig),
         ("`[packing]`", PackingConfig),
         ("`[[sources]]`", SourceConfig),
+        ("`[[phases]]`", PhaseConfig),
     ],
 )
 def test_every_field_is_there_with_its_default(heading: str, table: type[msgspec.Struct]) -> None:

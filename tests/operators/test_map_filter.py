@@ -212,9 +212,9 @@ def test_what_cannot_be_built(directory: Path, table: dict[str, Any], message: s
 def test_identity_follows_the_source(directory: Path) -> None:
     recipe = recipe_of(directory, use("shout"), {"use": "filter", "function": "json:loads"})
     before = operators_identity(recipe)
-    assert set(before) == {"my_ops.py", "json"}
+    assert set(before["web"]) == {"my_ops.py", "json"}
     (directory / "my_ops.py").write_text(CODE + "# changed\n")
     after = operators_identity(recipe)
-    assert after["json"] == before["json"] and after["my_ops.py"] != before["my_ops.py"]
+    assert after["web"]["json"] == before["web"]["json"] and after["web"]["my_ops.py"] != before["web"]["my_ops.py"]
     with pytest.raises(RecipeError, match=r"operators\[0\]: cannot read .*absent.py"):
         operators_identity(recipe_of(directory, for_all=({"use": "absent.py:Class"},)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,8 @@ from zephon_vl.cli.options import (
     require_at_least,
 )
 from zephon_vl.cli.progress import index_with_bar
-from zephon_vl.recipe import Recipe, SourceConfig, load_recipe
+from zephon_vl.recipe import PhaseConfig, Recipe, SourceConfig, load_recipe
+from zephon_vl.schedule import Phase, Schedule
 
 if TYPE_CHECKING:
     from zephon_vl.presets import VisionRules
@@ -46,23 +48,21 @@ class Explain:
         require_at_least("--prefetch", self.prefetch, 0)
         memory_limit = parse_bytes(self.memory_limit)
         from zephon_vl.prepare import make_setup
-        from zephon_vl.topology import Topology
+        from zephon_vl.topology import topologies_of
 
         recipe = load_recipe(self.recipe)
-        topology = Topology(
-            lanes=recipe.lanes,
-            global_batch_size=recipe.global_batch_size,
-            dp_size=self.ranks,
-            dp_rank=0,
-            microbatch_size=self.microbatch_size,
-        )
+        topologies = topologies_of(recipe, self.ranks, 0, self.microbatch_size)
         index_with_bar(recipe)
         setup = make_setup(recipe, self.microbatch_size)
-        memory = self._memory(topology, setup, memory_limit)
+        memory = self._memory(topologies, setup, memory_limit)
         console = Console()
         console.print(_sources(recipe, setup.sources))
-        _say(console, "step", _step(recipe, topology))
-        _say(console, "ranks", _ranks(topology))
+        _say(console, "step", _step(recipe, topologies[0]))
+        _say(console, "ranks", _ranks(topologies[0]))
+        for config, phase, topology in zip(recipe.phases, Schedule(recipe).phases[1:], topologies[1:], strict=True):
+            _say(console, "then", _phase(config, phase, topology))
+        if recipe.skip_steps:
+            _say(console, "left out", ", ".join(f"steps {first} to {stop - 1}" for first, stop in recipe.skip_steps))
         _say(console, "packing", _packing(recipe))
         if recipe.vision is not None:
             from zephon_vl.presets import resolve_vision
@@ -77,12 +77,12 @@ class Explain:
                 _say(console, "advice", advice)
         return 0
 
-    def _memory(self, topology: Topology, setup: Setup, memory_limit: int | None) -> str:
+    def _memory(self, topologies: Sequence[Topology], setup: Setup, memory_limit: int | None) -> str:
         from zephon_vl.layout import BatchLayout
         from zephon_vl.prepare import count_buffers
 
-        size = BatchLayout(setup.layout).size
-        buffers = count_buffers(topology, size, self.prefetch, memory_limit)
+        size = max(BatchLayout(layout).size for layout in setup.layouts)
+        buffers = count_buffers(topologies, size, self.prefetch, memory_limit)
         processes = f"{self.workers} workers and one coordinator beside" if self.workers else "no process beside"
         return (
             f"each rank has {buffers} buffers of at most {bytes_text(size)}, {bytes_text(buffers * size)} in all, and "
@@ -121,6 +121,21 @@ def _step(recipe: Recipe, topology: Topology) -> str:
         f"({recipe.global_batch_size * recipe.seq_len:,} tokens) from {recipe.lanes} lanes, "
         f"{topology.per_lane} of each lane. {repeat}"
     )
+
+
+def _phase(config: PhaseConfig, phase: Phase, topology: Topology) -> str:
+    """What changes with a phase, and what that comes to."""
+    recipe = phase.recipe
+    total = sum(source.weight for source in recipe.sources)
+    changes = []
+    if config.weights:
+        shares = ", ".join(f"{source.name} {source.weight / total:.1%}" for source in recipe.sources if source.weight)
+        changes.append(f"shares of {recipe.weight_by}: {shares}")
+    if config.seq_len is not None:
+        changes.append(f"sequences of {recipe.seq_len:,} tokens")
+    if config.global_batch_size is not None:
+        changes.append(f"{recipe.global_batch_size} sequences a step, {topology.microbatches_per_step} microbatches")
+    return f"from step {phase.first_step}: {'; '.join(changes)}"
 
 
 def _ranks(topology: Topology) -> str:

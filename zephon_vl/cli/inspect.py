@@ -15,6 +15,7 @@ from zephon_vl.cli.options import RecipePath, Workers, bytes_text, require_at_le
 from zephon_vl.cli.progress import bar_of, index_with_bar
 from zephon_vl.errors import ZephonError
 from zephon_vl.recipe import load_recipe
+from zephon_vl.schedule import Schedule
 
 if TYPE_CHECKING:
     from zephon_vl.batch import Batch
@@ -42,6 +43,8 @@ class Inspect:
             wrong = out if out.is_dir() else out.parent
             raise ZephonError(f"--out is {out}, but {wrong} is {'a' if out.is_dir() else 'no'} directory; name a file")
         recipe = load_recipe(self.recipe)
+        if Schedule(recipe).skipped(self.step):
+            raise ZephonError(f"--step is {self.step}, which skip_steps leaves out: there is nothing to show")
         index_with_bar(recipe)
         from zephon_vl.loader import Loader
 
@@ -71,7 +74,7 @@ class Inspect:
         from zephon_vl.digest import step_digest
         from zephon_vl.inspect import page, sequences_of
 
-        recipe = loader.recipe
+        recipe = loader.schedule.recipe_of(self.step)
         slots = {slot: digest for batch in batches for slot, digest in batch.digests().items()}
         shown = list(islice(sequences_of(batches, loader.setup, loader.open_sources()), self.max_sequences))
         fill = loader.stats.fill

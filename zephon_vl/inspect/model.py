@@ -111,7 +111,7 @@ def sequences_of(batches: Sequence[Batch], setup: Setup, sources: Sequence[Sourc
             yield SequenceView(
                 slot=slot,
                 lane=EMPTY if slot == EMPTY else slot % setup.recipe.lanes,
-                seq_len=setup.recipe.seq_len,
+                seq_len=batch.input_ids.shape[1],
                 used=sum(ref.stop - ref.start for ref in batch.documents[row]),
                 valid=int(batch.valid_tokens[row]),
                 documents=list(_documents(batch, row, names, words, setup.vocabulary.image, pictures[row])),
