@@ -35,6 +35,10 @@ class StateError(ZephonError):
     """A checkpoint state that does not fit this run."""
 
 
+class LedgerError(ZephonError):
+    """A ledger that is not there, damaged, foreign, or does not hold what is asked for."""
+
+
 class MissingExtra(ZephonError):
     """An optional dependency is needed. Names the extra."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,66 @@ from zephon_vl.recipe import Recipe, load_recipe
 _CHECKPOINT = "loader.msgpack"
 
 
-class _Checkpoint(msgspec.Struct, frozen=True):
+class Checkpoint(msgspec.Struct, frozen=True):
     """What a checkpoint of all ranks holds."""
 
     identity: bytes
     lanes: dict[str, bytes]
     slots: dict[int, str]
     """Digests of the slots of an unfinished step that were delivered before."""
+
+    @classmethod
+    def merge(cls, states: Sequence[Mapping[str, Any]], slots: Mapping[int, str]) -> Checkpoint:
+        """One checkpoint from the `Loader.state_dict` of every rank."""
+        lanes = {key: entry for state in states for key, entry in state["lanes"].items()}
+        return cls(states[0]["identity"], lanes, dict(slots))
+
+    @classmethod
+    def read(cls, directory: Path) -> Checkpoint:
+        """Raises `StateError` if there is none, or it is damaged."""
+        path = directory / _CHECKPOINT
+        try:
+            return msgspec.msgpack.decode(path.read_bytes(), type=cls)
+        except OSError as error:
+            raise StateError(f"cannot read the checkpoint {path}: {error.strerror}") from error
+        except msgspec.DecodeError as error:
+            raise StateError(f"{path} is damaged or not a checkpoint of zephon-vl digest: {error}") from error
+
+    def write(self, directory: Path) -> None:
+        """Write it as one file: whole, or not at all. Raises `OSError`."""
+        write_atomically(directory / _CHECKPOINT, msgspec.msgpack.encode(self))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `Loader.load_state_dict` takes, of all lanes."""
+        return {"identity": self.identity, "lanes": self.lanes}
+
+
+class StepSlots:
+    """Digests of the slots of one step, put together as ranks deliver them.
+
+    Args:
+        found: slots that were delivered before.
+    """
+
+    def __init__(self, found: Mapping[int, str] | None = None) -> None:
+        self.found = dict(found or {})
+
+    def add(self, step: int, digests: Mapping[int, str]) -> None:
+        """Take the slots of a microbatch. Raises `ZephonError` for one that was delivered before."""
+        if twice := sorted(digests.keys() & self.found.keys()):
+            raise ZephonError(f"step {step}: slots {twice} were delivered twice")
+        self.found.update(digests)
+
+    def finish(self, step: int, size: int) -> str:
+        """The digest of the step, a global batch of `size`; the next step begins. Raises `ZephonError` if slots are
+        missing or foreign."""
+        slots, self.found = self.found, {}
+        if foreign := sorted(slot for slot in slots if not 0 <= slot < size):
+            raise ZephonError(f"step {step}: slots {foreign} are not of a global batch of {size}")
+        try:
+            return step_digest(slots, size)
+        except ValueError as error:
+            raise ZephonError(f"step {step}: {error}") from error
 
 
 class Ranks:
@@ -46,7 +99,7 @@ class Ranks:
         self.recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
         # No loader has a process yet: if one is refused, there is nothing to close.
         self.loaders = [Loader(self.recipe, dp_rank=rank, dp_size=ranks, **options) for rank in range(ranks)]
-        self._slots: dict[int, str] = {}
+        self._slots = StepSlots()
 
     @property
     def next_step(self) -> int:
@@ -61,7 +114,9 @@ class Ranks:
         """
         while batches := self.round():
             if batches[0].last:
-                return batches[0].step, self._finish(batches[0].step)
+                step = batches[0].step
+                size = self.loaders[0].schedule.recipe_of(step).global_batch_size
+                return step, self._slots.finish(step, size)
         return None
 
     def round(self) -> list[Batch]:
@@ -75,18 +130,12 @@ class Ranks:
         if len(places) > 1:
             raise ZephonError(f"the ranks are not at the same microbatch: {sorted(places)}")
         for batch in batches:
-            found = batch.digests()
-            if twice := sorted(found.keys() & self._slots.keys()):
-                raise ZephonError(f"step {batch.step}: slots {twice} were delivered twice")
-            self._slots.update(found)
+            self._slots.add(batch.step, batch.digests())
         return batches
 
     def save(self, directory: Path) -> None:
         """Write the merged state of all ranks as one file: whole, or not at all. Raises `OSError`."""
-        states = [loader.state_dict() for loader in self.loaders]
-        lanes = {key: entry for state in states for key, entry in state["lanes"].items()}
-        checkpoint = _Checkpoint(states[0]["identity"], lanes, self._slots)
-        write_atomically(directory / _CHECKPOINT, msgspec.msgpack.encode(checkpoint))
+        Checkpoint.merge([loader.state_dict() for loader in self.loaders], self._slots.found).write(directory)
 
     def load(self, directory: Path, allow: Collection[str] = ()) -> None:
         """Go on from a saved state, whatever number of ranks saved it.
@@ -97,31 +146,15 @@ class Ranks:
         Raises:
             StateError: if it cannot be read or is not of this run.
         """
-        path = directory / _CHECKPOINT
-        try:
-            checkpoint = msgspec.msgpack.decode(path.read_bytes(), type=_Checkpoint)
-        except OSError as error:
-            raise StateError(f"cannot read the checkpoint {path}: {error.strerror}") from error
-        except msgspec.DecodeError as error:
-            raise StateError(f"{path} is damaged or not a checkpoint of zephon-vl digest: {error}") from error
+        checkpoint = Checkpoint.read(directory)
         for loader in self.loaders:
-            loader.load_state_dict({"identity": checkpoint.identity, "lanes": checkpoint.lanes}, allow)
-        self._slots = checkpoint.slots
+            loader.load_state_dict(checkpoint.state_dict(), allow)
+        self._slots = StepSlots(checkpoint.slots)
 
     def close(self) -> None:
         """Stop all processes."""
         for loader in self.loaders:
             loader.close()
-
-    def _finish(self, step: int) -> str:
-        slots, self._slots = self._slots, {}
-        size = self.loaders[0].schedule.recipe_of(step).global_batch_size
-        if foreign := sorted(slot for slot in slots if not 0 <= slot < size):
-            raise ZephonError(f"step {step}: slots {foreign} are not of a global batch of {size}")
-        try:
-            return step_digest(slots, size)
-        except ValueError as error:
-            raise ZephonError(f"step {step}: {error}") from error
 
 
 def digests(

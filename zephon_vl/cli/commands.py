@@ -15,13 +15,15 @@ from zephon_vl.cli.digest import Digest
 from zephon_vl.cli.explain import Explain
 from zephon_vl.cli.index import Index
 from zephon_vl.cli.inspect import Inspect
+from zephon_vl.cli.ledger import Ledger
 from zephon_vl.cli.run import Run
 from zephon_vl.errors import ZephonError
 
-COMMANDS = {"index": Index, "explain": Explain, "run": Run, "digest": Digest, "inspect": Inspect}
+COMMANDS = {"index": Index, "explain": Explain, "run": Run, "digest": Digest, "inspect": Inspect, "ledger": Ledger}
 _ANY = Union[tuple(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in COMMANDS.items())]  # noqa: UP007
 _DESCRIPTION = (
-    "Vision-language training data: build indexes, explain a recipe, run it, prove its digests, look at a step. "
+    "Vision-language training data: build indexes, explain a recipe, run it, prove its digests, look at a step, "
+    "compare what two runs delivered. "
     "Every command takes --debug, which shows tracebacks; --version prints the version."
 )
 

@@ -1,0 +1,1 @@
+"""Parts of `torchtitan_demo.py` and of the tests: the real Trainer on a CPU."""

@@ -1,0 +1,50 @@
+"""The sample corpus with a small vocabulary, and recipes that a tiny model trains on in seconds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+LANES, SEQUENCES, SEQ_LEN = 8, 8, 128
+
+_VISION = """
+[vision]
+preset = "qwen3_5"
+min_pixels = 4096
+max_pixels = 16384
+
+[[sources]]
+name = "captions"
+path = "captions/*.tar"
+schema = "caption"
+weight = 3.0
+
+[[sources]]
+name = "interleaved"
+path = "interleaved/*.parquet"
+schema = "interleaved"
+
+[[sources]]
+name = "chat"
+path = "chat/*.jsonl"
+schema = "chat"
+"""
+_WEB = """
+[[sources]]
+name = "web"
+path = ["web/*.jsonl", "web/*.jsonl.gz"]
+schema = "text"
+"""
+
+
+def make_corpus(directory: Path) -> None:
+    """Make the corpus where it is not there yet, and its recipes `tiny.toml` and `tiny_text.toml`."""
+    if not (directory / "recipe.toml").is_file():
+        script = Path(__file__).parent.parent / "make_sample_data.py"
+        options = ["--out", str(directory), "--images", "80", "--tokenizer", "tiny"]
+        subprocess.run([sys.executable, str(script), *options], check=True, stdout=subprocess.DEVNULL)
+    head = f"seed = 7\nlanes = {LANES}\nglobal_batch_size = {SEQUENCES}\nseq_len = {SEQ_LEN}\n"
+    head += '\n[tokenizer]\npath = "tokenizer"\n'
+    (directory / "tiny.toml").write_text(head + _VISION + _WEB)
+    (directory / "tiny_text.toml").write_text(head + _WEB)
