@@ -83,7 +83,9 @@ def test_killed_coordinator_does_not_matter(recipe_path: Path, reference: list[s
         slots = dict(next(loader).digests())
         os.kill(loader.coordinator_pid, signal.SIGKILL)
         while len(slots) < loader.recipe.global_batch_size:
-            slots.update(next(loader).digests())
+            batch = next(loader)
+            assert batch.microbatch == len(slots), "microbatches keep their number"
+            slots.update(batch.digests())
         assert step_digest(slots, loader.recipe.global_batch_size) == reference[0]
         assert [digest_of_step([loader]) for _ in range(STEPS - 1)] == reference[1:]
 

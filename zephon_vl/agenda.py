@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,14 +32,20 @@ class Agenda:
         topologies: of each phase, all of the same rank.
         first_step: to begin with; one that is left out stands for the first after it that is not.
         done: slots of that step that were delivered before, by any rank.
+        microbatch: of the rest of that step to begin with.
     """
 
     def __init__(
-        self, schedule: Schedule, topologies: Sequence[Topology], first_step: int, done: frozenset[int] = frozenset()
+        self,
+        schedule: Schedule,
+        topologies: Sequence[Topology],
+        first_step: int,
+        done: frozenset[int] = frozenset(),
+        microbatch: int = 0,
     ) -> None:
         self._schedule, self._topologies = schedule, topologies
         self._rows = [topology.step_rows() for topology in topologies]
-        self._turns = self._all(schedule.from_step(first_step), done)
+        self._turns = itertools.islice(self._all(schedule.from_step(first_step), done), microbatch, None)
         self._known: deque[Turn] = deque()
 
     def peek(self, ahead: int = 0) -> Turn:

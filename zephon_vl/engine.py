@@ -60,6 +60,7 @@ class Engine:
         states: encoded lane states to go on from, by lane.
         start_step: steps before it are planned, but neither rendered nor delivered.
         done: slots of `start_step` that were delivered before, by any rank.
+        microbatch: of `start_step` to begin with.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Engine:
         states: Mapping[int, bytes] | None = None,
         start_step: int = 0,
         done: frozenset[int] = frozenset(),
+        microbatch: int = 0,
     ) -> None:
         recipe, owned = setup.recipe, topologies[0].owned
         self._recipe, self._sources = recipe, sources
@@ -98,8 +100,8 @@ class Engine:
         self._samples = [0] * len(sources)
         self.ended = False
         self._first_step = self._schedule.from_step(start_step)
-        self._resumed_inside = bool(done)
-        self._agenda = Agenda(self._schedule, topologies, self._first_step, done)
+        self._resumed_inside = bool(done) or microbatch > 0
+        self._agenda = Agenda(self._schedule, topologies, self._first_step, done, microbatch)
         for lane, state in (states or {}).items():
             self._lanes[lane].restore(state)
 
@@ -368,4 +370,5 @@ def build_engine(start: Start, executor: Executor, deliver: Callable[[BatchHeade
         states=start.states,
         start_step=start.start_step,
         done=frozenset(start.done),
+        microbatch=start.microbatch,
     )

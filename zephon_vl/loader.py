@@ -135,10 +135,11 @@ class Loader:
             slabs=self._slabs,
             states=self._states,
             start_step=self._step,
-            done=sorted(self._done_in_step()),
+            done=sorted(self._done),
+            microbatch=self._microbatch,
         )
         self._backend = ProcessBackend(start) if self._workers else InlineBackend(start)
-        self._done, self._microbatch, self._taken = frozenset(start.done), 0, 0
+        self._taken = 0
         self._finalizer = weakref.finalize(self, self._backend.close)
 
     # --- checkpoints ----------------------------------------------------------------------------------------------

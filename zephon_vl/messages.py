@@ -23,7 +23,9 @@ class Start(msgspec.Struct, kw_only=True):
     """Lane states to go on from."""
     start_step: int
     done: list[int]
-    """Slots of `start_step` that were delivered before."""
+    """Slots of `start_step` that were delivered before a resume, by any rank."""
+    microbatch: int
+    """Of `start_step` to begin with: those before it were delivered since, by a coordinator that died."""
 
 
 class BadRecord(msgspec.Struct, array_like=True, frozen=True):

@@ -1,13 +1,14 @@
 """The worker pool: bounded, restarted when workers die, with every task done exactly once.
 
 A worker has at most two tasks, the one it works on and the next. When it dies, both are given out again; if the one it
-worked on holds several samples or images, it is taken apart first, so that the one that kills is found. What kills its
-worker twice while it is alone is given up, on record. Order does not matter here: the engine puts results together by
-what they belong to.
+worked on holds several samples or images, it is taken apart first, so that the one that kills is found. What crashes
+its worker twice while it is alone is given up, on record. Order does not matter here: the engine puts results together
+by what they belong to.
 """
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from zephon_vl.launch import start
 from zephon_vl.slabs import Slab
 from zephon_vl.tasks import (
     MeasureTask,
+    Ready,
     RenderTask,
     Result,
     Setup,
@@ -26,12 +28,16 @@ from zephon_vl.tasks import (
     Task,
     TaskQueue,
     encode,
-    result_decoder,
+    from_worker_decoder,
 )
 
 _AT_ONCE = 2
 _FATAL_CRASHES = 2
-"""Times that a single sample or image may kill its worker."""
+"""Times that a worker may crash on a single sample or image before that is given up."""
+_FATAL_KILLS = 5
+"""The same for workers that were killed: for want of memory, or by somebody from outside, whom no sample is to blame
+for. More often, since giving up a good sample would change the data."""
+_KILLED = (-signal.SIGKILL, -signal.SIGTERM)
 _FRUITLESS_STARTS = 5
 """Starts per worker without one result after which the pool gives up."""
 
@@ -42,6 +48,8 @@ class _Worker:
     channel: Channel
     tasks: deque[Task] = field(default_factory=deque)
     slabs: set[int] = field(default_factory=set)
+    ready: bool = False
+    """Whether it has started, and so may work on its first task."""
 
 
 class Pool:
@@ -103,10 +111,14 @@ class Pool:
             return self._replace(fd)
         done: list[tuple[Task, Result]] = []
         for message in messages:
+            result = from_worker_decoder.decode(message)
+            if isinstance(result, Ready):
+                worker.ready = True
+                continue
             self._fruitless = 0
             task = worker.tasks.popleft()
             self._crashes.pop(task.id, None)
-            done.append((task, result_decoder.decode(message)))
+            done.append((task, result))
         return done
 
     @property
@@ -159,13 +171,13 @@ class Pool:
                 f"workers die before they finish anything: {self._fruitless} in a row, the last with status {status} "
                 f"({_meaning(status)}). Run with workers = 0 to see the reason in this process"
             )
-        given_up = self._blame(worker.tasks.popleft()) if worker.tasks else []
+        given_up = self._blame(worker.tasks.popleft(), status) if worker.ready and worker.tasks else []
         for task in worker.tasks:
             self.submit(task, -(2**31))
         self._start()
         return given_up
 
-    def _blame(self, task: Task) -> list[tuple[Task, Result]]:
+    def _blame(self, task: Task, status: int) -> list[tuple[Task, Result]]:
         """The task that a dead worker worked on: take it apart, or count against it."""
         parts = _parts(task)
         if len(parts) > 1:
@@ -173,7 +185,7 @@ class Pool:
         else:
             parts = [task]
             self._crashes[task.id] = self._crashes.get(task.id, 0) + 1
-            if self._crashes[task.id] >= _FATAL_CRASHES:
+            if self._crashes[task.id] >= (_FATAL_KILLS if status in _KILLED else _FATAL_CRASHES):
                 del self._crashes[task.id]
                 return [(task, self._give_up(task))]
         for part in parts:

@@ -104,6 +104,10 @@ class Failure(msgspec.Struct, tag="failed", array_like=True):
     text: str
 
 
+class Ready(msgspec.Struct, tag="ready", array_like=True):
+    """A worker has started: what kills it from here on may be its task."""
+
+
 Task = MeasureTask | RenderTask
 
 
@@ -125,8 +129,9 @@ class TaskQueue:
 
 
 Result = MeasureResult | RenderResult | Failure
+FromWorker = Result | Ready
 ToWorker = Setup | SlabGiven | MeasureTask | RenderTask
 
 to_worker_decoder = msgspec.msgpack.Decoder(ToWorker)
-result_decoder = msgspec.msgpack.Decoder(Result)
+from_worker_decoder = msgspec.msgpack.Decoder(FromWorker)
 encode = msgspec.msgpack.Encoder().encode

@@ -114,9 +114,7 @@ class Ranks:
         """
         while batches := self.round():
             if batches[0].last:
-                step = batches[0].step
-                size = self.loaders[0].schedule.recipe_of(step).global_batch_size
-                return step, self._slots.finish(step, size)
+                return batches[0].step, self.finish(batches[0].step)
         return None
 
     def round(self) -> list[Batch]:
@@ -132,6 +130,10 @@ class Ranks:
         for batch in batches:
             self._slots.add(batch.step, batch.digests())
         return batches
+
+    def finish(self, step: int) -> str:
+        """The digest of a step whose last round was taken. Raises `ZephonError` if it is not whole."""
+        return self._slots.finish(step, self.loaders[0].schedule.recipe_of(step).global_batch_size)
 
     def save(self, directory: Path) -> None:
         """Write the merged state of all ranks as one file: whole, or not at all. Raises `OSError`."""

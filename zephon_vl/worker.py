@@ -39,7 +39,7 @@ def _serve(channel: Channel) -> None:
     from zephon_vl.image_code import prepare_worker
     from zephon_vl.runner import TaskRunner
     from zephon_vl.slabs import Slab
-    from zephon_vl.tasks import Failure, Setup, SlabGiven, encode, to_worker_decoder
+    from zephon_vl.tasks import Failure, Ready, Setup, SlabGiven, encode, to_worker_decoder
 
     prepare_worker()
     runner: TaskRunner | None = None
@@ -47,6 +47,8 @@ def _serve(channel: Channel) -> None:
         message = to_worker_decoder.decode(channel.receive())
         if isinstance(message, Setup):
             runner = TaskRunner(message)
+            channel.send(encode(Ready()))
+            channel.flush(block=True)
             continue
         assert runner is not None
         if isinstance(message, SlabGiven):
