@@ -6,13 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-LANES, SEQUENCES, SEQ_LEN = 8, 8, 128
+LANES, SEQUENCES, SEQ_LEN = 8, 8, 64
 
 _VISION = """
 [vision]
 preset = "qwen3_5"
 min_pixels = 4096
-max_pixels = 16384
+max_pixels = 8192
 
 [[sources]]
 name = "captions"

@@ -78,7 +78,7 @@ def _tiny(spec: ModelSpec, recipe: str) -> Trainer.Config:
         optimizer=default_adamw(lr=1e-3),
         lr_scheduler=LRSchedulersContainer.Config(warmup_steps=2),
         training=TrainingConfig(
-            seq_len=128,
+            seq_len=64,
             local_batch_size=1,
             global_batch_size=8,
             steps=12,

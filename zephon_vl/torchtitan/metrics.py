@@ -141,4 +141,4 @@ class ZephonVLMetrics(MetricsProcessor):
         if self._window is not None:
             mesh = self.parallel_dims.get_optional_mesh("batch")
             extra_metrics = {**(extra_metrics or {}), **self._window.take(mesh).metrics()}
-        super().log(step, global_avg_loss, global_max_loss, grad_norm, extra_metrics)
+        super().log(step, global_avg_loss, global_max_loss, grad_norm, extra_metrics=extra_metrics)

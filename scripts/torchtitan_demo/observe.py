@@ -1,0 +1,73 @@
+"""Writes down what a rank's Trainer sees and reports: digests of the sequences it takes, losses, waiting."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torchtitan.components.metrics import MetricsProcessor
+
+from zephon_vl.batch import Batch
+from zephon_vl.torchtitan import loader
+
+
+class Recorder:
+    """Appends lines of JSON to a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a")
+
+    def write(self, **values: Any) -> None:
+        self._file.write(json.dumps(values) + "\n")
+        self._file.flush()
+
+
+def observe(folder: Path, rank: int) -> None:
+    """Record this process to `folder`: `data_<rank>.jsonl` and `metrics_<rank>.jsonl`."""
+    data, metrics = Recorder(folder / f"data_{rank}.jsonl"), Recorder(folder / f"metrics_{rank}.jsonl")
+    to_inputs, log, log_validation = loader.model_inputs, MetricsProcessor.log, MetricsProcessor.log_validation
+
+    def model_inputs(batch: Batch, special: Mapping[str, int], dtype: torch.dtype, validating: bool) -> Any:
+        kind = "validation" if validating else "training"
+        data.write(kind=kind, step=batch.step, slots={str(slot): text for slot, text in batch.digests().items()})
+        return to_inputs(batch, special, dtype, validating)
+
+    def logged(self: Any, step: int, loss: float, *args: Any, **kwargs: Any) -> None:
+        extra = kwargs.get("extra_metrics") or {}
+        metrics.write(kind="training", step=step, loss=loss, waiting=extra.get("data/waiting(%)"))
+        log(self, step, loss, *args, **kwargs)
+
+    def logged_validation(self: Any, loss: float, step: int, *args: Any, **kwargs: Any) -> None:
+        metrics.write(kind="validation", step=step, loss=loss)
+        log_validation(self, loss, step, *args, **kwargs)
+
+    loader.model_inputs = model_inputs
+    MetricsProcessor.log = logged  # type: ignore[method-assign]
+    MetricsProcessor.log_validation = logged_validation  # type: ignore[method-assign]
+
+
+def losses(folder: Path, kind: str = "training") -> dict[int, float]:
+    """Loss by step of TorchTitan (from 1), as rank 0 reported it."""
+    return {line["step"]: line["loss"] for line in _lines(folder / "metrics_0.jsonl") if line["kind"] == kind}
+
+
+def waiting(folder: Path) -> dict[int, float]:
+    """Percent of the time that the slowest rank waited for data, by step of TorchTitan."""
+    found = {line["step"]: line.get("waiting") for line in _lines(folder / "metrics_0.jsonl")}
+    return {step: share for step, share in found.items() if share is not None}
+
+
+def slots(folder: Path, rank: int, kind: str = "training") -> dict[int, dict[int, str]]:
+    """Digests of what one rank took: by step of the recipe and slot."""
+    steps: dict[int, dict[int, str]] = {}
+    for line in _lines(folder / f"data_{rank}.jsonl"):
+        if line["kind"] == kind:
+            steps.setdefault(line["step"], {}).update({int(slot): text for slot, text in line["slots"].items()})
+    return steps
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
