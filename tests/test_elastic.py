@@ -135,7 +135,7 @@ def test_an_epoch_with_restores_uses_each_sample_once(
     assert used == whole or (STEPS * lanes <= sum(used.values()) and used <= whole)
 
 
-@settings(STORY, max_examples=3, phases=[Phase.generate])
+@settings(STORY, max_examples=2, phases=[Phase.generate])
 @given(seed=st.integers(0, 2**32))
 def test_kills_at_any_moment_change_nothing(base: Recipe, seed: int, tmp_path: Path) -> None:
     """Workers and coordinators are killed while rounds go on, and the whole job twice, which goes on from its last save

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from zephon_vl.backend import Backend, CoordinatorDied, InlineBackend, ProcessBackend
 from zephon_vl.batch import Batch, batch_over
@@ -29,6 +29,9 @@ from zephon_vl.sources import Source, open_sources
 from zephon_vl.state import decode_entries, encode_entry, lane_key
 from zephon_vl.stats import LoaderStats
 from zephon_vl.topology import Topology, topologies_of
+
+if TYPE_CHECKING:
+    from zephon_vl.ledger.writer import LedgerWriter
 
 _log = logging.getLogger("zephon_vl")
 _WARNINGS = 10
@@ -52,10 +55,13 @@ class Loader:
         prefetch: microbatches to have ready or on their way beyond the one in use.
         memory_limit: most bytes of buffers. None: as much as all microbatches of a step and the prefetch take.
         start_step: first step to deliver; the steps before are planned only, which reads headers but decodes nothing.
+        ledger: a directory, shared by all ranks, where every rank records what it delivers: the digest of each slot and
+            the samples in it. See `zephon-vl ledger`. None: no record.
 
     Raises:
         RecipeError: for a recipe or an argument that would break a guarantee.
-        SourceError, StorageError: for data that cannot be opened.
+        SourceError, StorageError: for data that cannot be opened, a ledger that cannot be written.
+        MissingExtra: for a ledger without pyarrow.
     """
 
     def __init__(
@@ -69,6 +75,7 @@ class Loader:
         prefetch: int = 4,
         memory_limit: int | None = None,
         start_step: int = 0,
+        ledger: str | Path | None = None,
     ) -> None:
         self._backend: Backend | None = None
         self.recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
@@ -93,6 +100,7 @@ class Loader:
         self._held: set[int] = set()
         self._warned: Counter[str] = Counter()
         self.stats = LoaderStats(tuple(source.name for source in self.recipe.sources))
+        self._ledger = self._open_ledger(ledger) if ledger is not None else None
 
     # --- iteration ------------------------------------------------------------------------------------------------
 
@@ -107,6 +115,8 @@ class Loader:
         header = self._receive()
         if header is None:
             self._ended = True
+            if self._ledger is not None:
+                self._ledger.flush()
             raise StopIteration
         return self._take(header, time.monotonic() - before)
 
@@ -151,6 +161,8 @@ class Loader:
             `identity`: bytes, what must be the same on restore; `lanes`: one entry of bytes per lane of this rank.
             Merge the `lanes` of all ranks, as `torch.distributed.checkpoint` does, to restore on any number of them.
         """
+        if self._ledger is not None:
+            self._ledger.flush()  # a run that goes on from here finds all before it on record
         done = self._done_in_step()
         slots = self.topology.global_batch_size
         return {
@@ -186,6 +198,8 @@ class Loader:
         self._stop_backend()
         self._states, self._step, self._done, self._microbatch = position.states, position.step, position.done, 0
         self._ended = self._closed
+        if self._ledger is not None:
+            self._ledger.begin(self.next_step, self._done)
 
     @functools.cached_property
     def identity(self) -> Identity:
@@ -236,7 +250,10 @@ class Loader:
         self._log_bad(header.bad)
         slab = header.slab
         self._held.add(slab)
-        return batch_over(header, backend.slab(slab), layout, self.rules, _Release(backend, self._held, slab))
+        batch = batch_over(header, backend.slab(slab), layout, self.rules, _Release(backend, self._held, slab))
+        if self._ledger is not None:
+            self._ledger.append(batch, self._topologies[header.phase].global_batch_size)
+        return batch
 
     def _log_bad(self, bad: Sequence[BadRecord]) -> None:
         """Warn of the first bad samples of each source one by one; the rest is counted in `stats`."""
@@ -278,6 +295,8 @@ class Loader:
         """Stop all processes. Batches that you still hold stay valid. Called by `with`, on collection, and at exit."""
         self._closed = self._ended = True
         self._stop_backend()
+        if self._ledger is not None:
+            self._close_ledger()
 
     def _stop_backend(self) -> None:
         if self._backend is not None:
@@ -293,6 +312,22 @@ class Loader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _open_ledger(self, path: str | Path) -> LedgerWriter:
+        from zephon_vl.ledger.writer import LedgerWriter
+
+        topology = self.topology
+        writer = LedgerWriter(
+            path,
+            recipe=self.recipe,
+            sources=self.open_sources(),
+            identity=self.identity.encode(),
+            dp_rank=topology.dp_rank,
+            dp_size=topology.dp_size,
+        )
+        writer.begin(self.next_step)
+        self._close_ledger = weakref.finalize(self, writer.close)
+        return writer
 
     # --- what it decides at the start -----------------------------------------------------------------------------
 

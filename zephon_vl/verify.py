@@ -169,6 +169,7 @@ def digests(
     save_at: int | None = None,
     checkpoint: Path | None = None,
     resume: Path | None = None,
+    ledger: Path | None = None,
 ) -> Iterator[tuple[int, str]]:
     """(step, SHA-256) of whole steps from real loaders, each as soon as it is whole.
 
@@ -176,13 +177,15 @@ def digests(
         steps: consecutive steps. With `resume` the loaders start where the checkpoint is, which may be inside them.
         save_at: write a checkpoint to the directory `checkpoint` before this step.
         resume: directory of a checkpoint to go on from, on any number of ranks.
+        ledger: directory in which all ranks record what they deliver.
 
     Raises:
         ZephonError: on what a loader refuses, ranks that do not deliver exactly the global batch, steps before the
             checkpoint or beyond the end of data that is not repeated.
     """
     start = 0 if resume else steps.start
-    with closing(Ranks(recipe, ranks, workers=workers, microbatch_size=microbatch_size, start_step=start)) as job:
+    options = {"workers": workers, "microbatch_size": microbatch_size, "start_step": start, "ledger": ledger}
+    with closing(Ranks(recipe, ranks, **options)) as job:
         if resume is not None:
             job.load(resume)
         first = job.next_step

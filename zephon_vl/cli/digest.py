@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from zephon_vl.cli.options import MicrobatchSize, Ranks, RecipePath, Workers, parse_steps
+from zephon_vl.cli.options import LedgerPath, MicrobatchSize, Ranks, RecipePath, Workers, parse_steps
 from zephon_vl.cli.progress import bar_of, index_with_bar
 from zephon_vl.errors import ZephonError
 from zephon_vl.recipe import load_recipe
@@ -32,6 +32,7 @@ class Digest:
     """Directory for that checkpoint."""
     resume: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Go on from the checkpoint in DIR, whatever number of ranks saved it."""
+    ledger: LedgerPath = None
 
     def run(self) -> int:
         steps = parse_steps(self.steps)
@@ -56,6 +57,7 @@ class Digest:
                 save_at=self.save_at,
                 checkpoint=self.checkpoint,
                 resume=self.resume,
+                ledger=self.ledger,
             ):
                 sys.stdout.write(f"{step} {digest}\n")
                 sys.stdout.flush()

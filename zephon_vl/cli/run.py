@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zephon_vl.cli.options import (
+    LedgerPath,
     MemoryLimit,
     MicrobatchSize,
     Prefetch,
@@ -47,6 +48,7 @@ class Run:
     workers: Workers = 2
     prefetch: Prefetch = 4
     memory_limit: MemoryLimit = None
+    ledger: LedgerPath = None
 
     def run(self) -> int:
         require_at_least("--steps", self.steps, 1)
@@ -63,6 +65,7 @@ class Run:
             workers=self.workers,
             prefetch=self.prefetch,
             memory_limit=memory_limit,
+            ledger=self.ledger,
         ) as loader:
             _Watched(loader, self.steps).run(Console())
         return 0

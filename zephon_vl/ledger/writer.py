@@ -138,24 +138,29 @@ class LedgerWriter:
         self._wait()
 
     def close(self) -> None:
-        """Write what is left, and end the thread."""
-        try:
-            self.flush()
-        finally:
-            self._thread.shutdown()
+        """Write what is left, and end the thread. Also at exit, where no thread takes work any more."""
+        self._wait()
+        self._thread.shutdown()
+        if (segment := self._take_rows()) is not None:
+            self._write(*segment)
 
     def _hand_over(self) -> None:
         """Give the rows to the thread, once it is done with those before."""
         self._wait()
+        if (segment := self._take_rows()) is not None:
+            self._writing = self._thread.submit(self._write, *segment), segment[1]
+
+    def _take_rows(self) -> tuple[Header, list[_Row]] | None:
+        """The rows that are not written yet, as a segment."""
         if not self._rows:
-            return
+            return None
         if self._session is None:
             raise RuntimeError("LedgerWriter.begin must be called before append")
         rows, self._rows, self._documents = self._rows, [], 0
         header = msgspec.structs.replace(
             self._session, rows=len(rows), first_step=rows[0].step, last_step=rows[-1].step
         )
-        self._writing = self._thread.submit(self._write, header, rows), rows
+        return header, rows
 
     def _wait(self) -> None:
         if self._writing is None:
