@@ -107,8 +107,8 @@ class LedgerStep:
         return step_digest({slot: row.digest.hex() for slot, row in self.rows.items()}, self.global_batch_size)
 
     @property
-    def recipe_of(self) -> Segment:
-        """A segment with the recipe that the step was delivered by: the latest."""
+    def latest(self) -> Segment:
+        """A segment of the session that started last, of those that delivered the step."""
         return max((row.segment for row in self.rows.values()), key=lambda segment: segment.header.order)
 
 
