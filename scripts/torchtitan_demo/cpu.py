@@ -5,7 +5,7 @@ TorchTitan is written for accelerators. What it needs to run without one, and wh
 1. It asks torch for an accelerator, and takes "cuda" where there is none; then it asks the device for its name, memory
    and index, which `torch.cpu` does not have.
 2. After the first step it calls `torch.distributed.set_timeout`, which torch 2.13 does not have.
-3. It lets FSDP scale gradients by a factor with PREMUL_SUM, which gloo lacks; with a factor of 1 a plain SUM is the same.
+3. It lets FSDP scale gradients by a factor of 1 with PREMUL_SUM, which gloo lacks; a plain SUM gives the same.
 4. Modules written in Triton are imported whether they are used or not: an expert-parallel kernel, and
    flash-linear-attention, whose two functions that Qwen3.5 calls are replaced by plain torch.
 5. FlexAttention has no backward on a CPU: the dense mask goes to scaled_dot_product_attention.
@@ -16,6 +16,7 @@ Nothing of this touches the loader, or a number that the tests compare with one 
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
 import types
@@ -105,7 +106,7 @@ def _bounds(cu_seqlens: Any, length: int) -> list[tuple[int, int]]:
     if cu_seqlens is None:
         return [(0, length)]
     edges = cu_seqlens.tolist()
-    return [(a, b) for a, b in zip(edges, edges[1:], strict=False) if b > a]
+    return [(a, b) for a, b in itertools.pairwise(edges) if b > a]
 
 
 def gated_delta_rule(
@@ -173,7 +174,8 @@ def _replace_attention() -> None:
     ) -> tuple[torch.Tensor, None]:
         mask = getattr(block_mask, "dense", None)
         if mask is None:
-            mask = create_mask(block_mask.mask_mod, *block_mask.shape[:2], q.shape[2], k.shape[2], device=q.device)
+            batch, heads = block_mask.shape[:2]
+            mask = create_mask(block_mask.mask_mod, batch, heads, q.shape[2], k.shape[2], device=q.device)
             mask = mask | ~mask.any(-1, keepdim=True)  # rows of padding see all: without a key they would be NaN
             block_mask.dense = mask
         return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=enable_gqa), None

@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 from torchtitan_demo.observe import observe
@@ -102,7 +102,7 @@ def prepare() -> None:
     process.start()
 
 
-def _prepared() -> multiprocessing.context.ForkServerContext:
+def _prepared() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if _SCRIPTS not in paths:  # the server reads it, and imports nothing from the caller's sys.path

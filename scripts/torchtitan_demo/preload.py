@@ -1,8 +1,12 @@
 """Imports what every rank needs, in the process that ranks are forked from."""
 
-import torchtitan.models.llama3
-import torchtitan.models.qwen3_5
-import torchtitan.train
+from importlib import import_module
 
-import torchtitan_demo.observe
-import zephon_vl.torchtitan.config_registry  # noqa: F401
+for name in (
+    "torchtitan.train",
+    "torchtitan.models.llama3",
+    "torchtitan.models.qwen3_5",
+    "torchtitan_demo.observe",
+    "zephon_vl.torchtitan.config_registry",
+):
+    import_module(name)

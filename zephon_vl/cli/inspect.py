@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
-from zephon_vl.cli.options import RecipePath, Workers, bytes_text, require_at_least
+from zephon_vl.cli.options import RecipePath, Workers, require_at_least
+from zephon_vl.cli.pages import MaxSequences, PageOut, page_path, write_page
 from zephon_vl.cli.progress import bar_of, index_with_bar
 from zephon_vl.errors import ZephonError
 from zephon_vl.recipe import load_recipe
@@ -29,19 +28,14 @@ class Inspect:
     recipe: RecipePath
     step: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """The step to show."""
-    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """The HTML file; default: step-N.html here."""
-    max_sequences: Annotated[int | None, tyro.conf.arg(metavar="K")] = None
-    """Show only the first K sequences."""
+    out: PageOut = None
+    max_sequences: MaxSequences = None
     workers: Workers = 2
 
     def run(self) -> int:
         require_at_least("--step", self.step, 0)
         require_at_least("--max-sequences", self.max_sequences, 1)
-        out = self.out or Path(f"step-{self.step}.html")
-        if out.is_dir() or not out.parent.is_dir():
-            wrong = out if out.is_dir() else out.parent
-            raise ZephonError(f"--out is {out}, but {wrong} is {'a' if out.is_dir() else 'no'} directory; name a file")
+        out = page_path(self.out, self.step)
         recipe = load_recipe(self.recipe)
         if Schedule(recipe).skipped(self.step):
             raise ZephonError(f"--step is {self.step}, which skip_steps leaves out: there is nothing to show")
@@ -50,10 +44,7 @@ class Inspect:
 
         with Loader(recipe, workers=self.workers, start_step=self.step) as loader:
             html = self._page(loader, self._batches(loader))
-        # A file name may hold bytes that are no text.
-        data = html.encode(errors="replace")
-        out.write_bytes(data)
-        Console(soft_wrap=True).print(f"{out} ({bytes_text(len(data))})", markup=False, highlight=False)
+        write_page(out, html)
         return 0
 
     def _batches(self, loader: Loader) -> list[Batch]:

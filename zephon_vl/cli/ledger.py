@@ -10,16 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from zephon_vl.cli.options import require_at_least
+from zephon_vl.cli.pages import MaxSequences, PageOut, page_path, write_page
+from zephon_vl.cli.progress import bar_of, index_with_bar
 from zephon_vl.errors import LedgerError
+from zephon_vl.recipe import load_recipe
 
 if TYPE_CHECKING:
     from zephon_vl.ledger import Ledger as OpenLedger
-    from zephon_vl.ledger import LedgerDocument, LedgerRow
+    from zephon_vl.ledger import LedgerDocument, LedgerRow, LedgerStep
     from zephon_vl.ledger.compare import Contents, Difference
+    from zephon_vl.ledger.replay import Replayed
+    from zephon_vl.tasks import Setup
 
 DIFFERENT = 1
 _Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="The ledger of a run: a directory.")]
@@ -107,16 +113,84 @@ class Why:
 
 
 @dataclass(frozen=True)
+class Show:
+    """Write the page of a step that inspect makes, from the ledger: its documents are read and rendered again, but no
+    step before. Says whether the digests are those of the run.
+
+    Exit status: 0 where they are; 1 where they are not: data, tokenizer, an operator or the image code has changed.
+    """
+
+    ledger: _Run
+    step: _Step
+    out: PageOut = None
+    max_sequences: MaxSequences = None
+    recipe: Annotated[Path | None, tyro.conf.arg(metavar="RECIPE")] = None
+    """A recipe file, instead of the recipe in the ledger: where the data has moved."""
+
+    def run(self) -> int:
+        require_at_least("--step", self.step, 0)
+        require_at_least("--max-sequences", self.max_sequences, 1)
+        out = page_path(self.out, self.step)
+        from zephon_vl.ledger import Ledger
+        from zephon_vl.ledger.replay import Replay, recipe_of
+        from zephon_vl.prepare import make_setup
+
+        step = Ledger(self.ledger).step(self.step)
+        recipe = load_recipe(self.recipe) if self.recipe else recipe_of(step.latest)
+        index_with_bar(recipe)
+        setup = make_setup(recipe, 1)
+        replay = Replay(setup)
+        rows = list(step.rows.values())[: self.max_sequences]
+        with bar_of(TextColumn(f"step {self.step}"), BarColumn(), MofNCompleteColumn()) as progress:
+            done = [replay.render(row) for row in progress.track(rows)]
+        verdict = _verdict(step, done)
+        write_page(out, self._page(step, setup, done, verdict))
+        _print(verdict, *(f"  slot {row.row.slot}: {text}" for row in done for text in row.moved))
+        return 0 if all(row.equal for row in done) else DIFFERENT
+
+    def _page(self, step: LedgerStep, setup: Setup, done: list[Replayed], verdict: str) -> str:
+        from zephon_vl.inspect import page, sequences_of
+        from zephon_vl.sources import open_sources
+
+        batches = [row.batch for row in done]
+        shown = list(sequences_of(batches, setup, open_sources(setup.recipe, setup.sources)))
+        facts = [
+            ("ledger", str(self.ledger)),
+            ("recipe", str(self.recipe or "of the ledger")),
+            ("sequences", f"{len(shown)} of {step.global_batch_size} shown, from {setup.recipe.lanes} lanes"),
+            ("SHA-256", verdict),
+        ]
+        return page(f"step {self.step}", facts, shown, [record for batch in batches for record in batch.bad])
+
+
+@dataclass(frozen=True)
 class Ledger:
-    """Look into the ledgers that runs leave with Loader(ledger=...): compare two, explain a step."""
+    """Look into the ledgers that runs leave with Loader(ledger=...): compare two, explain a step, show it."""
 
     action: Annotated[
-        Annotated[Verify, tyro.conf.subcommand("verify")] | Annotated[Why, tyro.conf.subcommand("why")],
+        Annotated[Verify, tyro.conf.subcommand("verify")]
+        | Annotated[Why, tyro.conf.subcommand("why")]
+        | Annotated[Show, tyro.conf.subcommand("show")],
         tyro.conf.arg(name=""),
     ]
 
     def run(self) -> int:
         return self.action.run()
+
+
+def _verdict(step: LedgerStep, done: list[Replayed]) -> str:
+    """Whether what is rendered now is what the run delivered."""
+    different = [row for row in done if not row.equal]
+    if different:
+        first = different[0]
+        return (
+            f"DIFFERENT from the ledger: {len(different)} of {len(done)} sequences, the first is slot "
+            f"{first.row.slot}: {first.digest} now, {first.row.digest.hex()} in the ledger. Data, tokenizer, operators "
+            "or the image code has changed"
+        )
+    if len(done) == step.global_batch_size:
+        return f"{step.digest}, as in the ledger"
+    return f"the sequences shown, {len(done)} of {step.global_batch_size}, are as in the ledger"
 
 
 def _contents(where: str, ledger: OpenLedger, contents: Contents) -> bool:

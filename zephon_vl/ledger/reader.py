@@ -23,7 +23,7 @@ from zephon_vl.ledger.format import (
     require_pyarrow,
     schema,
 )
-from zephon_vl.ledger.sessions import Valid, valid_rows
+from zephon_vl.ledger.sessions import NOTHING, Place, valid_rows
 from zephon_vl.sources.storage import local_path
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ class LedgerStep:
         return step_digest({slot: row.digest.hex() for slot, row in self.rows.items()}, self.global_batch_size)
 
     @property
-    def recipe_of(self) -> Segment:
-        """A segment with the recipe that the step was delivered by: the latest."""
+    def latest(self) -> Segment:
+        """A segment of the session that started last, of those that delivered the step."""
         return max((row.segment for row in self.rows.values()), key=lambda segment: segment.header.order)
 
 
@@ -128,7 +128,9 @@ class Ledger:
         self.path = Path(local_path(os.fspath(path)))
         self.sessions = _sessions(_segments(self.path))
         """The segments of each session, in order; sessions in the order of their start."""
-        self._valid = valid_rows([segments[0].header for segments in self.sessions])
+        headers = [segments[0].header for segments in self.sessions]
+        last_steps = [segments[-1].header.last_step for segments in self.sessions]
+        self._valid = valid_rows(headers, last_steps, self._delivered)
 
     @property
     def missing(self) -> list[str]:
@@ -154,13 +156,11 @@ class Ledger:
         Raises:
             LedgerError: for a segment that cannot be read.
         """
-        streams = []
-        for segments, valid in zip(self.sessions, self._valid, strict=True):
-            chosen = [
-                s for s in segments if s.header.last_step >= first and (last is None or s.header.first_step <= last)
-            ]
-            if chosen:
-                streams.append(_Stream(chosen, valid, first, last, documents))
+        streams = [
+            _Stream(chosen, valid, first, last, documents)
+            for segments, valid in zip(self.sessions, self._valid, strict=True)
+            if (chosen := _within(segments, first, last))
+        ]
         for number, found in _by_step(streams):
             if (step := _merge(number, found)).rows:
                 yield step
@@ -174,11 +174,17 @@ class Ledger:
             f"{self._bound(max)}, without those that the recipe's skip_steps leaves out"
         )
 
+    def _delivered(self, sessions: Sequence[int], step: int) -> tuple[set[int], int]:
+        segments = [segment for i in sessions for segment in _within(self.sessions[i], step, step)]
+        rows = [row for segment in segments for row in _rows_of(segment, documents=False) if row.step == step]
+        return {row.slot for row in rows}, max(row.global_batch_size for row in rows)
+
     def _bound(self, of: Callable[[Iterator[int]], int]) -> int:
         """The first or last step with a row that counts, about: where a session ends inside a step that was redone."""
         return of(
-            step if valid.step is None else min(step, valid.step)
+            min(step, valid.step)
             for segments, valid in zip(self.sessions, self._valid, strict=True)
+            if valid != NOTHING
             for step in (segments[0].header.first_step, segments[-1].header.last_step)
         )
 
@@ -230,6 +236,11 @@ def _sessions(segments: Sequence[Segment]) -> list[list[Segment]]:
     return sorted(found.values(), key=lambda session: session[0].header.order)
 
 
+def _within(segments: Sequence[Segment], first: int, last: int | None) -> list[Segment]:
+    """Those with rows between two steps."""
+    return [s for s in segments if s.header.last_step >= first and (last is None or s.header.first_step <= last)]
+
+
 # --- merging -------------------------------------------------------------------------------------------------------
 
 
@@ -238,7 +249,7 @@ class _Stream:
     """The rows of a session in a range of steps."""
 
     segments: list[Segment]
-    valid: Valid
+    valid: Place
     first: int
     last: int | None
     documents: bool

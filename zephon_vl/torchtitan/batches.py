@@ -16,7 +16,7 @@ ABSENT = ("pixel_values_videos", "grid_thw_videos")
 
 
 class SpecialTokens(dict[str, int]):
-    """The ids of the special tokens. TorchTitan's validator moves every value of a batch to the device; this one stays."""
+    """Ids of the special tokens. TorchTitan's validator moves every value of a batch to the device; these stay."""
 
     def to(self, device: Any) -> Self:
         return self
@@ -33,8 +33,8 @@ def model_inputs(
         validating: leave out what is absent, rather than name it as None, which the validator cannot take.
 
     Returns:
-        inputs: `input` and `positions`, int64 (rows, seq_len). With images also `pixel_values`, which is normalised when
-            the trainer moves it to its device, (images, most patches, patch_dim); `grid_thw`, int64 (images, 3);
+        inputs: `input` and `positions`, int64 (rows, seq_len). With images also `pixel_values`, (images, most patches,
+            patch_dim), which is normalised when the trainer moves it to its device; `grid_thw`, int64 (images, 3);
             `special_tokens`; and `mrope_positions`, int64 (rows, seq_len, 3), where the preset asks for them.
         labels: int64 (rows, seq_len), shifted, -100 where nothing is to be predicted.
     """

@@ -18,12 +18,21 @@ _VISION = ("image", "video", "vision_start", "vision_end")
 
 
 def check_recipe(recipe: Recipe, sizes: Sizes) -> None:
-    """Compare sequence lengths. Raises `RecipeError`."""
+    """Compare sequence lengths, and refuse planned changes that TorchTitan cannot follow. Raises `RecipeError`."""
     if recipe.seq_len != sizes.seq_len:
         raise RecipeError(
             f"{sizes.seq_len_field} is {sizes.seq_len}, but the recipe's seq_len is {recipe.seq_len}: set "
             f"{sizes.seq_len_field} to {recipe.seq_len}, or change the recipe, which starts a new run"
         )
+    for i, phase in enumerate(recipe.phases):
+        for name in ("seq_len", "global_batch_size"):
+            now, then = getattr(recipe, name), getattr(phase, name)
+            if then not in (None, now):
+                raise RecipeError(
+                    f"phases[{i}].{name} is {then} from step {phase.from_step} on, after {now}, but TorchTitan keeps "
+                    f"its training.{name} for a whole run: remove it from the phase, or end the run there and start "
+                    "one with another recipe. Changes of weights are served"
+                )
 
 
 def check_repeats(recipe: Recipe, forever: bool | None) -> None:

@@ -111,17 +111,17 @@ class ZephonVLDataLoader(BaseDataLoader):
         """Log where the data starts, loudly where the model does not start there."""
         first, recipe = self._loader.next_step, self._loader.recipe
         why = "as the checkpoint says" if self._loaded else "no state of the loader was loaded"
-        if step is None or step - 1 == first:
+        left_out = sum(min(stop, first) - start for start, stop in recipe.skip_steps if start < first)
+        if step is None or step - 1 == first - left_out:
             _log.info("the data of %d lanes starts with step %d of the recipe: %s", recipe.lanes, first, why)
             return
         _log.warning(
-            "THE DATA STARTS WITH STEP %d OF THE RECIPE, BUT THE TRAINER HAS DONE %d STEPS (%s). If the checkpoint is "
-            "one of this recipe, load it with the loader's state (without checkpoint.exclude_from_loading), or set "
-            "dataloader.start_step to %d",
+            "THE DATA STARTS WITH STEP %d OF THE RECIPE, BUT THE TRAINER HAS DONE %d STEPS: %s. If that is not meant, "
+            "load the checkpoint with its dataloader (not in checkpoint.exclude_from_loading), or set "
+            "dataloader.start_step",
             first,
             step - 1,
             why,
-            step - 1,
         )
 
     # --- checkpoints ----------------------------------------------------------------------------------------------

@@ -57,5 +57,6 @@ def _other_batch(recipe: Recipe, topology: Topology, takes: str, taken: int | No
         )
     return RecipeError(
         f"TorchTitan takes {takes} {needed} microbatches of {rows} that a step has on each rank: "
-        f"training.global_batch_size is {is_now}, but must be {filled}: {why}. Set training.global_batch_size to {filled}"
+        f"training.global_batch_size is {is_now}, but must be {filled}: {why}. Set training.global_batch_size to "
+        f"{filled}"
     )

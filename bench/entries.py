@@ -1,0 +1,84 @@
+"""The lines of each table: which loader, with which stage of the work, on which Pillow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from bench.loaders.protocol import load
+from bench.work import Settings, Stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line of a table."""
+
+    title: str
+    loader: str
+    stage: Stage
+    fixed: dict[str, Any] = field(default_factory=dict)
+    """Its settings, where they are not to be tuned."""
+    plain_pillow: bool = False
+    """As `pip install pillow` gives it, not pillow-simd."""
+    checked: bool = True
+
+    @property
+    def tuned(self) -> bool:
+        return not self.fixed
+
+    def settings(self, base: Settings) -> Settings:
+        return msgspec.structs.replace(base, stage=self.stage)
+
+    def tuning(self, settings: Settings) -> dict[str, Any]:
+        """What it runs with untuned."""
+        return self.fixed or load(self.loader).grid(settings.workers)[0]
+
+    def path(self, pillow: str) -> tuple[str, ...]:
+        return (pillow,) if pillow and self.plain_pillow else ()
+
+
+PEERS = {
+    "Grain": "grain_loader",
+    "torch DataLoader": "torch_dataloader",
+    "WebDataset": "webdataset_loader",
+    "zephon 0.2.0": "zephon_loader",
+}
+_CEILING = "ceiling"
+
+
+def _ceilings() -> list[Entry]:
+    return [
+        Entry(title=f"ceiling, {name}", loader=_CEILING, stage="same", fixed={"tuned": tuned}, checked=False)
+        for name, tuned in (("tuned", True), ("untuned", False))
+    ]
+
+
+def _same() -> list[Entry]:
+    peers = [Entry(title=title, loader=loader, stage="same") for title, loader in PEERS.items()]
+    return [Entry(title="zephon_vl", loader="zephon_vl", stage="same"), *_ceilings(), *peers]
+
+
+def _box() -> list[Entry]:
+    peers = [Entry(title=title, loader=loader, stage="pillow", plain_pillow=True) for title, loader in PEERS.items()]
+    processors = [
+        Entry(title=f"{title}, HF processor", loader=PEERS[title], stage="hf", plain_pillow=True)
+        for title in ("Grain", "torch DataLoader")
+    ]
+    titan = Entry(title="TorchTitan", loader="torchtitan_loader", stage="hf", plain_pillow=True, checked=False)
+    return [Entry(title="zephon_vl", loader="zephon_vl", stage="same"), *_ceilings()[:1], *peers, *processors, titan]
+
+
+def _sleep() -> list[Entry]:
+    loaders = {"zephon_vl": "zephon_vl", **PEERS}
+    return [
+        Entry(title=title, loader=loader, stage="sleep", checked=False)
+        for title, loader in loaders.items()
+        if loader != "webdataset_loader"
+    ]
+
+
+def entries_of(table: str) -> list[Entry]:
+    """The lines of a table."""
+    return {"same": _same, "box": _box, "sleep": _sleep}[table]()
