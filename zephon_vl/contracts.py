@@ -143,8 +143,8 @@ class SourceReader(Protocol):
         """(shard name, key) of a sample, without reading it."""
         ...
 
-    def fingerprint(self) -> Sequence[tuple[str, int, int]]:
-        """(shard name, bytes, samples) of every shard, in order."""
+    def fingerprint(self) -> Sequence[tuple[str, int, int, str]]:
+        """(shard name, bytes, samples, SHA-256 or "") of every shard, in order."""
         ...
 
     def sample(self, index: int) -> Sample:

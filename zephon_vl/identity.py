@@ -20,6 +20,8 @@ from zephon_vl.sealed import seal, unseal
 
 _MAGIC = b"zvid"
 _VERSION = 1
+_UNKNOWN = "not looked at"
+"""Where the recipe did not ask for it: such a field agrees with any."""
 _PARTS = {
     "recipe": "Resume with the recipe of the saved run, or start a new one",
     "data": "Restore the shards as they were, or start a new run on the changed data",
@@ -106,7 +108,7 @@ def _up_to(identity: Identity, step: int) -> Identity:
     table |= {"phases": phases, "skip_steps": skips, "sources": sources, "source_order": names}
     return Identity(
         recipe=dict(_flatten("", table)),
-        data=_without(planned, identity.data),
+        data=dict(_flatten("", _without(planned, identity.data))),
         tokenizer=identity.tokenizer,
         image_code=identity.image_code,
         operators=dict(_flatten("", _without(planned, identity.operators))),
@@ -128,13 +130,14 @@ def _differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[s
         f"  {field}: saved {saved.get(field, missing)!r}, now {current.get(field, missing)!r}"
         for field in sorted(saved.keys() | current.keys())
         if saved.get(field, missing) != current.get(field, missing)
+        and _UNKNOWN not in (saved.get(field), current.get(field))
     ]
 
 
 def _portable(recipe: Recipe) -> dict[str, Any]:
     """The recipe without what may change: directories (the data part names the shards)."""
     table = msgspec.json.decode(msgspec.json.encode(recipe))
-    del table["base_dir"], table["tokenizer"]["path"]
+    del table["base_dir"], table["tokenizer"]["path"], table["identify_by"]
     table["sources"] = {source.pop("name"): source for source in table["sources"]}
     for source in table["sources"].values():
         del source["path"], source["image_root"]
@@ -148,8 +151,17 @@ def _flatten(prefix: str, value: Any) -> list[tuple[str, Any]]:
     return [(prefix, value)]
 
 
-def _describe(source: SourceReader) -> str:
+def _describe(source: SourceReader) -> dict[str, Any]:
     shards = source.fingerprint()
-    digest = hashlib.sha256(msgspec.json.encode(shards)).hexdigest()[:16]
-    size, count = sum(shard[1] for shard in shards), sum(shard[2] for shard in shards)
-    return f"{len(shards)} shards, {size} bytes, {count} samples (names, sizes and counts: {digest})"
+    sums = [sha256 for *_, sha256 in shards]
+    return {
+        "shards": len(shards),
+        "bytes": sum(size for _, size, _, _ in shards),
+        "samples": sum(count for _, _, count, _ in shards),
+        "names, bytes and samples of each": _digest([shard[:3] for shard in shards]),
+        "contents": _digest(sums) if all(sums) else _UNKNOWN,
+    }
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(msgspec.json.encode(value)).hexdigest()[:16]

@@ -128,6 +128,9 @@ class Recipe(_Section, frozen=True, kw_only=True):
     weight_by: WeightBy = "tokens"
     repeat: bool = True
     """False: the run ends when every source has been used exactly once (validation)."""
+    identify_by: Literal["sizes", "contents"] = "sizes"
+    """What a checkpoint knows the data by: names, sizes and sample counts of the shards, or also their SHA-256, for
+    which each version of a shard is read once."""
     max_bad_share: float = 0.05
     """The run stops when more than this share of a source's samples is bad (looked at from 100 samples on)."""
     operators: tuple[dict[str, Any], ...] = ()

@@ -48,7 +48,7 @@ def test_a_handle_travels_and_fingerprints(corpus: Corpus) -> None:
     again = msgspec.msgpack.decode(msgspec.msgpack.encode(handle), type=SourceHandle)
     assert again == handle
     sizes = [(corpus.root / f"{i}.jsonl").stat().st_size for i in range(3)]
-    assert handle.fingerprint() == [(f"{i}.jsonl", sizes[i], 5) for i in range(3)]
+    assert handle.fingerprint() == [(f"{i}.jsonl", sizes[i], 5, "") for i in range(3)]
     assert (handle.samples, handle.size) == (15, sum(sizes))
 
 

@@ -16,6 +16,7 @@ from zephon_vl.channel import Channel, ChannelClosed
 from zephon_vl.errors import SourceError
 from zephon_vl.launch import start
 from zephon_vl.sources.compressed import index_gzip, index_zstd
+from zephon_vl.sources.contents import with_contents
 from zephon_vl.sources.handles import ShardHandle, SourceHandle
 from zephon_vl.sources.indexfile import (
     ShardIndex,
@@ -114,6 +115,13 @@ def build_indexes(
             progress(IndexProgress(name, job.name, len(done), len(jobs), bytes_done, bytes_total))
     for job in jobs:  # in the order of the names, whichever was ready first
         handles[job.source].shards.append(done[f"{job.source} {job.name}"])
+    if recipe.identify_by == "contents":
+        handles = [
+            msgspec.structs.replace(
+                handle, shards=with_contents(handle.shards, workers or min(16, os.cpu_count() or 1))
+            )
+            for handle in handles
+        ]
     for handle in handles:
         if handle.samples == 0:
             raise SourceError(

@@ -19,6 +19,8 @@ class ShardHandle(msgspec.Struct, frozen=True, array_like=True):
     """Path of the index file."""
     count: int
     """Samples."""
+    sha256: str = ""
+    """Of its bytes, in hexadecimal; empty where the recipe does not ask for it."""
 
 
 class SourceHandle(msgspec.Struct, frozen=True, array_like=True):
@@ -41,6 +43,7 @@ class SourceHandle(msgspec.Struct, frozen=True, array_like=True):
         """Bytes of all shards as stored."""
         return sum(shard.stat.size for shard in self.shards)
 
-    def fingerprint(self) -> list[tuple[str, int, int]]:
-        """(name, bytes, samples) of each shard: tells one version of the data from another, wherever it lies."""
-        return [(shard.name, shard.stat.size, shard.count) for shard in self.shards]
+    def fingerprint(self) -> list[tuple[str, int, int, str]]:
+        """(name, bytes, samples, SHA-256 or "") of each shard: tells one version of the data from another, wherever it
+        lies."""
+        return [(shard.name, shard.stat.size, shard.count, shard.sha256) for shard in self.shards]

@@ -78,8 +78,8 @@ class Source:
             return self._storage.read(self.handle.shards[where.shard].path, where.offset, size)
         return self._storage.read_file(f"{self._image_root}/{where.path}", limit)
 
-    def fingerprint(self) -> list[tuple[str, int, int]]:
-        """(name, bytes, samples) of each shard."""
+    def fingerprint(self) -> list[tuple[str, int, int, str]]:
+        """(name, bytes, samples, SHA-256 or "") of each shard."""
         return self.handle.fingerprint()
 
     def _place(self, index: int) -> tuple[int, int]:
