@@ -107,7 +107,8 @@ def build_indexes(
     jobs = [job for job, _ in looked]
     done: dict[str, ShardHandle] = {}
     bytes_done, bytes_total = 0, sum(job.stat.size for job in jobs)
-    for job, handle in _run(looked, workers or min(16, os.cpu_count() or 1)):
+    workers = workers or min(16, os.cpu_count() or 1)
+    for job, handle in _run(looked, workers):
         done[f"{job.source} {job.name}"] = handle
         bytes_done += job.stat.size
         if progress is not None:
@@ -116,12 +117,8 @@ def build_indexes(
     for job in jobs:  # in the order of the names, whichever was ready first
         handles[job.source].shards.append(done[f"{job.source} {job.name}"])
     if recipe.identify_by == "contents":
-        handles = [
-            msgspec.structs.replace(
-                handle, shards=with_contents(handle.shards, workers or min(16, os.cpu_count() or 1))
-            )
-            for handle in handles
-        ]
+        for handle in handles:
+            handle.shards[:] = with_contents(handle.shards, workers)
     for handle in handles:
         if handle.samples == 0:
             raise SourceError(
