@@ -51,23 +51,26 @@ def observe(folder: Path, rank: int) -> None:
 
 def losses(folder: Path, kind: str = "training") -> dict[int, float]:
     """Loss by step of TorchTitan (from 1), as rank 0 reported it."""
-    return {line["step"]: line["loss"] for line in _lines(folder / "metrics_0.jsonl") if line["kind"] == kind}
+    return {line["step"]: line["loss"] for line in lines(folder / "metrics_0.jsonl", kind)}
 
 
 def waiting(folder: Path) -> dict[int, float]:
     """Percent of the time that the slowest rank waited for data, by step of TorchTitan."""
-    found = {line["step"]: line.get("waiting") for line in _lines(folder / "metrics_0.jsonl")}
+    found = {line["step"]: line["waiting"] for line in lines(folder / "metrics_0.jsonl", "training")}
     return {step: share for step, share in found.items() if share is not None}
 
 
 def slots(folder: Path, rank: int, kind: str = "training") -> dict[int, dict[int, str]]:
     """Digests of what one rank took: by step of the recipe and slot."""
     steps: dict[int, dict[int, str]] = {}
-    for line in _lines(folder / f"data_{rank}.jsonl"):
-        if line["kind"] == kind:
-            steps.setdefault(line["step"], {}).update({int(slot): text for slot, text in line["slots"].items()})
+    for line in lines(folder / f"data_{rank}.jsonl", kind):
+        steps.setdefault(line["step"], {}).update({int(slot): text for slot, text in line["slots"].items()})
     return steps
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+def lines(path: Path, kind: str) -> list[dict[str, Any]]:
+    """The records of one kind, `training` or `validation`."""
+    if not path.exists():
+        return []
+    whole = path.read_text().rpartition("\n")[0]  # the last line may be on its way
+    return [line for line in map(json.loads, whole.splitlines()) if line["kind"] == kind]

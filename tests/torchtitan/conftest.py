@@ -51,7 +51,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     once = _HEAD.format(more="repeat = false")
     recipes = {
         "vl": _HEAD.format(more="") + _VISION + _CAPTIONS.format(weight=3.0) + _WEB,
-        "text": _HEAD.format(more="") + _WEB,
+        "text": _HEAD.format(more="") + '\n[packing]\nalgorithm = "concat"\n' + _WEB,
         "mostly_text": _HEAD.format(more="") + _VISION + _CAPTIONS.format(weight=0.01) + _WEB,
         "once": once + _VISION + _CAPTIONS.format(weight=1.0),
     }

@@ -82,7 +82,7 @@ class LedgerWriter:
             "identity": hashlib.sha256(identity).hexdigest(),
             "recipe": msgspec.Raw(msgspec.json.encode(recipe)),
         }
-        self._thread = ThreadPoolExecutor(1, "zephon-vl-ledger")
+        self._thread, self._owner = ThreadPoolExecutor(1, "zephon-vl-ledger"), os.getpid()
         self._session: Header | None = None
         self._rows: list[_Row] = []
         self._documents = 0
@@ -139,6 +139,8 @@ class LedgerWriter:
 
     def close(self) -> None:
         """Write what is left, and end the thread. Also at exit, where no thread takes work any more."""
+        if os.getpid() != self._owner:
+            return  # a fork that ends: the rows are those of its parent, which will write them
         self._wait()
         self._thread.shutdown()
         if (segment := self._take_rows()) is not None:

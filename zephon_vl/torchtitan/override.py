@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchtitan.config.override import override
+from torchtitan.config.override import derive, override
 
 from zephon_vl.torchtitan.interfaces import BaseDataLoader
 from zephon_vl.torchtitan.loader import ZephonVLDataLoader
@@ -29,5 +29,4 @@ def validation_loader(config: BaseDataLoader.Config, **fields: Any) -> ZephonVLD
 @override(target=MetricsProcessor.Config, fqns=["metrics"], description="metrics of the zephon-vl loader")
 def metrics(config: MetricsProcessor.Config, **fields: Any) -> ZephonVLMetrics.Config:
     """The loader's metrics beside TorchTitan's, whose settings are kept."""
-    kept = {name: getattr(config, name) for name in config.__dataclass_fields__}
-    return ZephonVLMetrics.Config(**{**kept, **fields})
+    return derive(config, ZephonVLMetrics.Config, **fields)
