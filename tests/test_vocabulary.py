@@ -188,3 +188,35 @@ def test_cache_that_cannot_be_written(directory: Path, monkeypatch: pytest.Monke
     change(directory, pad_token="[PAD]")
     with pytest.raises(RecipeError, match="set ZEPHON_VL_CACHE"):
         load(directory)
+
+
+def test_what_was_read_is_kept_and_moves_with_the_files(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load(directory)
+    moved = directory.rename(directory.with_name("moved"))
+    monkeypatch.setattr(Tokenizer, "from_file", lambda _: pytest.fail("loaded again"), raising=False)
+    monkeypatch.setattr("zephon_vl.vocabulary._load", lambda *_: pytest.fail("loaded again"))
+    again = load(moved)
+    assert again == msgspec.structs.replace(first, tokenizer_json=str(moved / "tokenizer.json"))
+
+
+@pytest.mark.parametrize("changed", ["tokenizer_config.json", "chat_template.jinja", "tokenizer.json", "vision"])
+def test_what_was_read_before_a_change_is_not_used(directory: Path, changed: str) -> None:
+    first = load(directory)
+    vision = None
+    if changed == "vision":
+        vision = VisionConfig(preset="qwen2_vl")
+    elif changed == "chat_template.jinja":
+        (directory / changed).write_text("{{ messages }}")
+    elif changed == "tokenizer_config.json":
+        change(directory, pad_token=first.special_texts and sorted(first.special_texts)[0])
+    else:
+        file = directory / changed
+        file.write_text(file.read_text() + " ")
+    assert load(directory, vision).fingerprint != first.fingerprint
+
+
+def test_a_damaged_record_is_read_anew(directory: Path, tmp_path: Path) -> None:
+    first = load(directory)
+    for record in (tmp_path / "cache" / "vocabularies").iterdir():
+        record.write_bytes(record.read_bytes()[:-4])
+    assert load(directory) == first

@@ -7,6 +7,7 @@ are bos, eos and pad; transformers is imported only where there is none.
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
 from collections.abc import Mapping
@@ -14,11 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zephon_vl import __version__
 from zephon_vl.contracts import Vocabulary
 from zephon_vl.errors import RecipeError
 from zephon_vl.files import write_atomically
 from zephon_vl.presets import resolve_vision
 from zephon_vl.sources.indexfile import cache_directory
+from zephon_vl.vocabulary_cache import key_of, recall, remember
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
@@ -46,12 +49,40 @@ def load_vocabulary(recipe: Recipe) -> Vocabulary:
 
     Where the tokenizer on disk is in another form than `tokenizer.json`, or the files beside that add to it, the
     serialisation is written to the cache directory (`ZEPHON_VL_CACHE` or `~/.cache/zephon-vl`), named by its content.
+    What was read is kept there as well, for the next loader on this machine.
 
     Raises:
         RecipeError: for a path that is no tokenizer, a chat template that cannot be read, a vision token that the
             tokenizer does not have.
     """
     path = Path(recipe.resolve(recipe.tokenizer.path))
+    file = path / "tokenizer.json" if path.is_dir() else path
+    key = key_of(_files(recipe, file), *_settings(recipe)) if file.is_file() else None
+    vocabulary = recall(key, file) if key is not None else None
+    if vocabulary is None:
+        vocabulary = _read(recipe, path)
+        if key is not None:
+            remember(key, vocabulary, file)
+    return vocabulary
+
+
+def _files(recipe: Recipe, file: Path) -> list[Path]:
+    """All files that decide what is read, there or not."""
+    beside = ("special_tokens_map.json", "tokenizer_config.json", _TEMPLATE_FILE)
+    files = [file, *(file.parent / name for name in beside)]
+    files += sorted((file.parent / _TEMPLATE_DIRECTORY).glob("*.jinja"))
+    if recipe.tokenizer.chat_template is not None:
+        files.append(Path(recipe.resolve(recipe.tokenizer.chat_template)))
+    return files
+
+
+def _settings(recipe: Recipe) -> tuple[object, ...]:
+    """What else decides it."""
+    versions = (__version__, importlib.metadata.version("tokenizers"))
+    return (*versions, recipe.tokenizer.chat_template is None, recipe.vision)
+
+
+def _read(recipe: Recipe, path: Path) -> Vocabulary:
     loaded = _load(path, recipe.tokenizer.path)
     tokenizer = loaded.tokenizer
     file = loaded.file or _write_to_cache(tokenizer.to_str())
