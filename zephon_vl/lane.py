@@ -74,6 +74,8 @@ class _Inbox:
     fruitless: int = 0
     """Samples passed over in a row."""
     mean_tokens: float = 0.0
+    seen: int = 0
+    """Documents in `mean_tokens`: those used since the start, or since a restore."""
 
 
 class Lane:
@@ -210,7 +212,8 @@ class Lane:
         del inbox.results[inbox.taken]
         inbox.taken += 1
         inbox.fruitless = 0
-        inbox.mean_tokens += (len(piece) - inbox.mean_tokens) / min(inbox.taken, 64)
+        inbox.seen += 1
+        inbox.mean_tokens += (len(piece) - inbox.mean_tokens) / min(inbox.seen, 64)
         self._used[source] += 1
         self.mixer.charge(source, len(piece))
         return piece
