@@ -149,7 +149,7 @@ worlds = st.builds(
     overlong=st.sampled_from(["truncate", "split", "drop"]),
     mean=st.sampled_from([5, 20, 60]),
     phases=st.lists(
-        st.tuples(st.integers(1, 6), st.permutations([2.0, 1.0, 0.5]).map(tuple), st.sampled_from([24, 48, 64])),
+        st.tuples(st.integers(1, 6), st.permutations([2.0, 1.0, 0.5]).map(tuple), st.sampled_from([48, 64, 96])),
         max_size=3,
     ).map(lambda phases: tuple((sum(p[0] for p in phases[: i + 1]), *p[1:]) for i, p in enumerate(phases))),
 )

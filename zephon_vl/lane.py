@@ -71,6 +71,8 @@ class _Inbox:
     results: dict[int, _Result] = field(default_factory=dict)
     head: Piece | None = None
     """The next document as it will be placed; its result stays in `results` until it is."""
+    size: int | None = None
+    """Its tokens."""
     fruitless: int = 0
     """Samples passed over in a row."""
     mean_tokens: float = 0.0
@@ -121,7 +123,7 @@ class Lane:
         inbox = self._inboxes[source]
         if inbox.weight <= 0:
             return range(0)
-        until = inbox.taken + (1 if inbox.head else 0) + ahead
+        until = inbox.taken + (inbox.head is not None) + ahead
         if not self.repeat:
             until = min(until, self._share(inbox))
         ks = range(inbox.requested, max(until, inbox.requested))
@@ -196,26 +198,26 @@ class Lane:
         return piece or (self._carry.popleft() if self._carry else None)
 
     def _next_document(self) -> Piece | None:
-        sizes: list[int | None] = []
         for source, inbox in enumerate(self._inboxes):
             if inbox.head is None and inbox.weight > 0:
                 self._fill_head(source, inbox)
                 if inbox.head is None and not self._at_end(inbox):
                     return None
-            sizes.append(len(inbox.head) if inbox.head else None)
-        if all(size is None for size in sizes):
+        sizes = [inbox.size for inbox in self._inboxes]
+        if not any(sizes):
             return None
         source = self.mixer.choose(sizes)
         inbox = self._inboxes[source]
-        piece, inbox.head = inbox.head, None
-        assert piece is not None
+        piece, size = inbox.head, inbox.size
+        inbox.head = inbox.size = None
+        assert piece is not None and size is not None
         del inbox.results[inbox.taken]
         inbox.taken += 1
         inbox.fruitless = 0
         inbox.seen += 1
-        inbox.mean_tokens += (len(piece) - inbox.mean_tokens) / min(inbox.seen, 64)
+        inbox.mean_tokens += (size - inbox.mean_tokens) / min(inbox.seen, 64)
         self._used[source] += 1
-        self.mixer.charge(source, len(piece))
+        self.mixer.charge(source, size)
         return piece
 
     def _fill_head(self, source: int, inbox: _Inbox) -> None:
@@ -231,7 +233,7 @@ class Lane:
             elif (piece := self.packer.admit(whole)) is None:
                 self._pass_over(source, inbox, index, _too_long(whole))
             else:
-                inbox.head = piece
+                inbox.head, inbox.size = piece, len(piece)
 
     def _pass_over(self, source: int, inbox: _Inbox, index: int, skipped: Skipped) -> None:
         del inbox.results[inbox.taken]
@@ -256,7 +258,7 @@ class Lane:
             self.mixer = phase.mixer()
             self._weigh(phase)
         for inbox in self._inboxes:
-            inbox.head = None  # admitted under the old length; its result is still there
+            inbox.head = inbox.size = None  # admitted under the old length; its result is still there
         if phase.seq_len != before.seq_len:
             old, self.packer = self.packer, phase.packer()
             pieces = [piece for sequence in old.open for piece in sequence.pieces]
@@ -326,7 +328,7 @@ class Lane:
         self.mixer.spent = _fitted(state.spent, count)
         for inbox, taken in zip(self._inboxes, _fitted(state.taken, count), strict=True):
             inbox.taken = inbox.requested = taken
-            inbox.head, inbox.fruitless = None, 0
+            inbox.head, inbox.size, inbox.fruitless = None, None, 0
             inbox.results.clear()
         self._skips, self._used = [], [0] * len(self._inboxes)
         self._restoring, self._carry_refs = state.open, state.carry
