@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from torchtitan_demo import jobs, observe
 from torchtitan_demo.jobs import Job
 
+from zephon_vl.ledger import merged
 from zephon_vl.loader import Loader
 
 Run = Callable[..., Job]
@@ -167,14 +169,20 @@ def test_a_long_stretch_of_text_does_not_hang(run: Run, corpus: Path) -> None:
     assert _taken(job) == _planned(corpus / "mostly_text.toml", 3)
 
 
-def test_a_stock_config_with_tensor_parallel_peers_goes_on_without_them(run: Run, corpus: Path) -> None:
-    override = f'zephon_vl.torchtitan.override.loader={{"recipe": "{corpus / "text.toml"}", "workers": 1}}'
-    options = ("--training.seq_len", "64", "--override.imports", override, "zephon_vl.torchtitan.override.metrics")
-    stock = {"config": "torchtitan.models.llama3.config_registry:llama3_debugmodel"}
+def test_a_stock_config_with_tensor_parallel_peers_goes_on_without_them(run: Run, corpus: Path, tmp_path: Path) -> None:
+    fields = {"recipe": str(corpus / "text.toml"), "workers": 1, "ledger": str(tmp_path / "ledger")}
+    loader = f"zephon_vl.torchtitan.override.loader={json.dumps(fields)}"
+    options = ("--training.seq_len", "64", "--override.imports", loader, "zephon_vl.torchtitan.override.metrics")
     options = (*options, "--training.mixed_precision_param", "float32", "--training.disable_cuda_graphs")
+    stock = {"config": "torchtitan.models.llama3.config_registry:llama3_debugmodel"}
     peers = run(2, 3, *options, "--parallelism.tensor_parallel_degree", "2", **stock)
     taken = observe.slots(peers.folder, 0)
     assert observe.slots(peers.folder, 1) == taken
+    assert len(list((tmp_path / "ledger").iterdir())) == len(list((tmp_path / "ledger").glob("rank00000-*"))) > 0
     apart = run(2, 3, *options, start=_checkpoint(peers, 2), **stock)
     assert _taken(apart) == {2: taken[2]}
     assert observe.losses(apart.folder)[3] == pytest.approx(observe.losses(peers.folder)[3], rel=TOLERANCE)
+    of_all = {
+        step.number: {slot: row.digest.hex() for slot, row in step.rows.items()} for step in merged(tmp_path / "ledger")
+    }
+    assert of_all == taken
