@@ -35,14 +35,16 @@ import numpy as np
 import tyro
 from PIL import Image
 
-_ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(_ROOT), str(_ROOT / "scripts")]
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(1, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 from bench.corpus_paths import MAX_PIXELS, SEQ_LEN, About, Paths
 from sample_data import vocabularies
 from sample_data.origins import PHOTOGRAPHS, QWEN, licences
 from sample_data.packages import read_files
 from sample_data.texts import documents, sentences
+from zephon_vl.recipe import load_recipe
+from zephon_vl.vocabulary import load_vocabulary
 
 SMALLEST, LARGEST = 0.1e6, 4e6
 """Pixels of a picture; log-uniform between them."""
@@ -50,6 +52,8 @@ _ENLARGED = 1.5
 """Most that a photograph is enlarged along a side."""
 _SHARDS = 4
 _ROW_GROUP = 64
+_LONGEST_TEXT = 4000
+"""Characters of a document of text."""
 _CACHE = Path(os.environ.get("ZEPHON_VL_CACHE") or Path.home() / ".cache" / "zephon-vl") / "packages"
 
 
@@ -83,7 +87,7 @@ def make_corpus(paths: Paths, wanted: About, photographs: Mapping[str, bytes], l
     shutil.rmtree(paths.root, ignore_errors=True)
     (paths.root / "files").mkdir(parents=True)
     (paths.root / "LICENSES.md").write_text(licence_text)
-    texts = documents()
+    texts = [part for text in documents() for part in _parts(text)]
     _write_tokenizer(paths, wanted, texts)
     captions = _captions(wanted, sentences(texts))
     _write_pictures(paths, wanted, photographs)
@@ -98,6 +102,9 @@ def make_corpus(paths: Paths, wanted: About, photographs: Mapping[str, bytes], l
         (paths.root / "zephon" / name).mkdir(parents=True)
         shutil.copy(file, paths.root / "zephon" / name / "000.jsonl")
     _write_recipes(paths)
+    for recipe in paths.root.glob("*.toml"):
+        vocabulary = load_vocabulary(load_recipe(recipe))
+        recipe.with_suffix(".vocabulary.json").write_bytes(msgspec.json.encode(vocabulary))
     pixels = sum(math.prod(Image.open(io.BytesIO(file)).size) for file in files)
     sizes = {"megapixels": pixels / len(files) / 1e6, "bytes": sum(map(len, files)) / len(files)}
     (paths.root / "corpus.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(wanted, **sizes)))
@@ -178,9 +185,23 @@ def _captions(wanted: About, lines: Sequence[str]) -> list[str]:
     ]
 
 
+def _parts(text: str) -> list[str]:
+    """A document in parts of whole lines that fit in a sequence, so that no loader cuts any of what it tokenized."""
+    parts, size = [[]], 0
+    for line in text.splitlines(keepends=True):
+        if size + len(line) > _LONGEST_TEXT and parts[-1]:
+            parts.append([])
+            size = 0
+        parts[-1].append(line)
+        size += len(line)
+    return [joined for part in parts if (joined := "".join(part).strip())]
+
+
 def _write_tokenizer(paths: Paths, wanted: About, texts: list[str]) -> None:
+    small = paths.root / "tokenizer_small"  # where many workers start, a large one would only delay the start
+    vocabularies.write_tiny(texts, small)
     if wanted.tokenizer == "tiny":
-        vocabularies.write_tiny(texts, paths.tokenizer.parent)
+        shutil.copytree(small, paths.tokenizer.parent)
     else:
         vocabularies.write_qwen(read_files(QWEN, _CACHE)["qwen.tiktoken"], paths.tokenizer.parent)
 
@@ -256,7 +277,14 @@ name = "texts"
 path = "texts.jsonl"
 schema = "text"
 """
+    captions = """
+[[sources]]
+name = "captions"
+path = "captions.jsonl"
+schema = "text"
+"""
     paths.recipe.write_text(head + vision)
+    (paths.root / "sleep.toml").write_text(head.replace('"tokenizer"', '"tokenizer_small"') + captions)
     (paths.root / "text.toml").write_text(head + text)
 
 

@@ -70,6 +70,15 @@ def _box() -> list[Entry]:
     return [Entry(title="zephon_vl", loader="zephon_vl", stage="same"), *_ceilings()[:1], *peers, *processors, titan]
 
 
+def _text() -> list[Entry]:
+    loaders = {"zephon_vl": "zephon_vl", "tokenizers alone": "tokenizers_alone", **PEERS}
+    return [
+        Entry(title=title, loader=loader, stage="text", checked=loader != "tokenizers_alone")
+        for title, loader in loaders.items()
+        if loader != "webdataset_loader"
+    ]
+
+
 def _sleep() -> list[Entry]:
     loaders = {"zephon_vl": "zephon_vl", **PEERS}
     return [
@@ -81,4 +90,4 @@ def _sleep() -> list[Entry]:
 
 def entries_of(table: str) -> list[Entry]:
     """The lines of a table."""
-    return {"same": _same, "box": _box, "sleep": _sleep}[table]()
+    return {"same": _same, "box": _box, "sleep": _sleep, "text": _text}[table]()

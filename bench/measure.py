@@ -137,6 +137,12 @@ def _pss(process: psutil.Process) -> float:
     return float(total)
 
 
+def end_children() -> None:
+    """End what a loader left running: some libraries wait for their workers at exit."""
+    for child in psutil.Process().children(recursive=True):
+        child.kill()
+
+
 def run(name: str, settings: Settings, seconds: float, path: tuple[str, ...] = ()) -> Measured:
     """Measure in a fresh process. `path`: directories before all others on its path. Raises `Failed`."""
     command = [sys.executable, "-m", "bench.measure", name, msgspec.json.encode(settings).decode(), str(seconds)]
@@ -173,9 +179,7 @@ def main() -> None:
     result = measure(name, msgspec.json.decode(settings, type=Settings), float(seconds))
     sys.stdout.flush()
     print(msgspec.json.encode(result).decode(), flush=True)
-    # Some libraries wait for their workers at exit; the result is out.
-    for child in psutil.Process().children(recursive=True):
-        child.kill()
+    end_children()
     os._exit(0)
 
 

@@ -59,7 +59,7 @@ def pack(samples: Iterable[Sample], settings: Settings) -> Iterator[Sample]:
 
 
 def collate(rows: list[Row]) -> dict[str, Any]:
-    """Arrays of a batch: token fields (rows, seq_len, ...), `positions`, `document_ids` (-1 is padding); those of images
+    """Arrays of a batch: token fields (rows, seq_len, ...), `positions`, `document_ids` (-1: padding); fields of images
     one after the other, with `image_rows`."""
     shape = (len(rows), SEQ_LEN)
     batch: dict[str, Any] = {

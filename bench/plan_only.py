@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from zephon_vl.engine import Engine, build_engine
 from zephon_vl.messages import BatchHeader, Start
-from zephon_vl.tasks import MeasureResult, MeasureTask, RenderResult, RenderTask, Task
+from zephon_vl.tasks import MeasureResult, MeasureTask, RenderResult, RenderTask, Setup, Task
 
 Measure = Callable[[MeasureTask], MeasureResult]
 
@@ -16,11 +16,26 @@ class PlanOnly:
     """The real engine of one rank. Measurements are answered by `measure`, rendering by nothing.
 
     Args:
-        start: of the rank.
+        setup: of the run.
+        rank: of `ranks`.
         measure: in place of the workers.
+        start_step: first step to give headers of.
     """
 
-    def __init__(self, start: Start, measure: Measure) -> None:
+    def __init__(self, setup: Setup, rank: int, ranks: int, measure: Measure, start_step: int = 0) -> None:
+        start = Start(
+            setup=setup,
+            dp_rank=rank,
+            dp_size=ranks,
+            microbatch_size=setup.layouts[0].rows,
+            workers=0,
+            prefetch=2,
+            slabs=4,
+            states={},
+            start_step=start_step,
+            done=[],
+            microbatch=0,
+        )
         self._measure = measure
         self._tasks: deque[Task] = deque()
         self._headers: deque[BatchHeader] = deque()

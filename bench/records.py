@@ -24,9 +24,9 @@ class Records:
         self.settings, paths = settings, Paths(settings.root)
         self.root: Path = paths.root
         self.images: list[str] = []
-        if settings.vision:
+        if settings.stage != "text":
             lines = [msgspec.json.decode(line, type=Caption) for line in paths.captions.read_bytes().splitlines()]
-            self.texts, self.images = [line.text for line in lines], [line.image for line in lines]
+            self.texts, self.images = [line.text for line in lines], [line.image for line in lines if settings.vision]
         else:
             self.texts = [json.loads(line)["text"] for line in paths.texts.read_bytes().splitlines()]
 

@@ -29,7 +29,6 @@ from rich.table import Table
 
 from zephon_vl import Loader
 from zephon_vl.contracts import Measured, Skipped
-from zephon_vl.messages import Start
 from zephon_vl.recipe import Recipe, load_recipe
 from zephon_vl.runner import TaskRunner
 from zephon_vl.state import encode_entry, lane_key
@@ -170,20 +169,9 @@ class Benchmark:
     def _state_after(self, steps: int, loader: Loader) -> dict[str, Any]:
         """The checkpoint of a rank right after `steps` steps, all planned by the engine."""
         topology = loader.topology
-        start = Start(
-            setup=loader.setup,
-            dp_rank=topology.dp_rank,
-            dp_size=topology.dp_size,
-            microbatch_size=1,
-            workers=0,
-            prefetch=2,
-            slabs=4,
-            states={},
-            start_step=steps - 1,
-            done=[],
-        )
+        planned = PlanOnly(loader.setup, topology.dp_rank, topology.dp_size, self._measure, steps - 1)
         lanes: dict[int, bytes] = {}
-        for header in PlanOnly(start, self._measure).headers():
+        for header in planned.headers():
             lanes.update(header.states)
             if header.last:
                 break

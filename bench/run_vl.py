@@ -48,7 +48,7 @@ class Results(msgspec.Struct, kw_only=True):
 class Arguments:
     """Options of this benchmark."""
 
-    table: Literal["same", "box", "sleep"] = "same"
+    table: Literal["same", "box", "sleep", "text"] = "same"
     loaders: tuple[str, ...] = ()
     """Modules of bench/loaders; default all that can."""
     data: Path = Path("bench_data")

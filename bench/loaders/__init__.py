@@ -1,1 +1,1 @@
-"""One file per loader, each written as its library's own documentation advises; `protocol.py` says what it must give."""
+"""One file per loader, written as its library's own documentation advises; `protocol.py` says what each must give."""

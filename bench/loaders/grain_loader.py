@@ -16,7 +16,7 @@ from bench.corpus_paths import SEQ_LEN, Paths
 from bench.loaders.protocol import Delivered, delivered
 from bench.packing import BestFit, collate
 from bench.records import Records
-from bench.work import Sample, Settings
+from bench.work import Settings
 
 TITLE = "Grain"
 REQUIRES = ("grain", "array_record")
@@ -42,7 +42,7 @@ class Work(grain.transforms.Map):
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
-    def map(self, element: Any) -> Sample:
+    def map(self, element: Any) -> Any:
         if isinstance(element, bytes):
             record = msgspec.msgpack.decode(element, type=Encoded)
             return self.settings.process(record.image, record.text)

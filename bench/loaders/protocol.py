@@ -1,4 +1,4 @@
-"""What every loader under measurement must give, and the list of them."""
+"""What every loader under measurement must give."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Delivered:
     """A batch in the consumer's process."""
 
     tensors: dict[str, torch.Tensor]
-    """`input_ids`, `labels`, `positions` (rows, seq_len) int64, `document_ids` (rows, seq_len) int32 (-1 is padding), and
-    with pictures `mrope_positions` (rows, seq_len, 3), `grid_thw` (images, 3), `image_rows` (images,), and
+    """`input_ids`, `labels`, `positions` (rows, seq_len) int64, `document_ids` (rows, seq_len) int32, -1: padding; with
+    pictures `mrope_positions` (rows, seq_len, 3), `grid_thw` (images, 3), `image_rows` (images,), and
     `pixel_patches` or `pixel_values`, one row a patch."""
     samples: int
     tokens: int = 0

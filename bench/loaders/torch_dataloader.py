@@ -1,4 +1,4 @@
-"""`torch.utils.data.DataLoader`: each worker shuffles its share, packs and collates; tensors come over shared memory."""
+"""`torch.utils.data.DataLoader`: each worker shuffles its share, packs and collates; tensors come by shared memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `zephon` package from PyPI (0.2.0), as its user guide says: processes, best-fit packing, custom tensors of images.
+"""The `zephon` package from PyPI (0.2.0), as its user guide says: processes, best-fit packing, own tensors of images.
 
 Records are JSON lines that name the picture's file; the map reads it. `grid` tries where the batch is put together: in
 a worker (`map_batch`) or in the consumer.
@@ -47,7 +47,7 @@ class Open:
     """A zephon pipeline."""
 
     def __init__(self, settings: Settings, state: Any = None) -> None:
-        folder = settings.root / "zephon" / ("captions" if settings.vision else "texts")
+        folder = settings.root / "zephon" / ("texts" if settings.stage == "text" else "captions")
         work = StaticMixtureWorkSource(
             datasets=[Dataset.from_path("train", str(folder))],
             mixture=MixtureSpec({"train": 1.0}),

@@ -63,34 +63,41 @@ def test_its_digests_are_those_of_the_run(recipe: Path, reference: Path) -> None
     assert [(step.number, step.digest) for step in merged(reference)] == list(digests(recipe, range(3)))
 
 
-RANK = """
+JOBS = """
 import os, signal, sys
 from pathlib import Path
 import msgspec
 from zephon_vl import Loader
-recipe, ledger, state, rank, ranks, rounds, save_after, kill = sys.argv[1:]
-loader = Loader(recipe, dp_rank=int(rank), dp_size=int(ranks), workers=0, ledger=ledger)
-if int(save_after) < 0:
-    entries = {}
-    for path in sorted(Path(state).iterdir()):
-        saved = msgspec.msgpack.decode(path.read_bytes())
-        entries.update(saved["lanes"])
-    loader.load_state_dict({"identity": saved["identity"], "lanes": entries})
-for i in range(int(rounds)):
-    if i == int(save_after):
-        Path(state, rank).write_bytes(msgspec.msgpack.encode(loader.state_dict()))
-    next(loader)
-if int(kill):
-    os.kill(os.getpid(), signal.SIGKILL)
-loader.close()
+recipe, ledger, state = sys.argv[1:]
+
+def rank(number, rounds, resumed, kill):
+    loader = Loader(recipe, dp_rank=number, dp_size=4, workers=0, ledger=ledger)
+    if resumed:
+        saved = [msgspec.msgpack.decode(path.read_bytes()) for path in Path(state).iterdir()]
+        entries = {key: entry for one in saved for key, entry in one["lanes"].items()}
+        loader.load_state_dict({"identity": saved[0]["identity"], "lanes": entries})
+    for i in range(rounds):
+        if i == 1 and not resumed:
+            Path(state, str(number)).write_bytes(msgspec.msgpack.encode(loader.state_dict()))
+        next(loader)
+    if kill:
+        os.kill(os.getpid(), signal.SIGKILL)
+    loader.close()
+
+# Two rounds are a step: saved inside step 0, rank 2 is killed inside step 1, and all restart.
+for rounds, resumed, killed in (3, False, 2), (5, True, None):
+    pids = []
+    for number in range(4):
+        pids.append(os.fork())
+        if pids[-1] == 0:
+            status = 1
+            try:
+                rank(number, rounds, resumed, number == killed)
+                status = 0
+            finally:
+                os._exit(status)
+    print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids], flush=True)
 """
-
-
-def start_ranks(recipe: Path, path: Path, state: Path, ranks: int, rounds: int, save: int, killed: int) -> list[int]:
-    """Statuses of the processes of a job."""
-    words = [[recipe, path, state, rank, ranks, rounds, save, int(rank == killed)] for rank in range(ranks)]
-    processes = [subprocess.Popen([sys.executable, "-c", RANK, *map(str, of)]) for of in words]
-    return [process.wait(timeout=120) for process in processes]
 
 
 def test_a_rank_killed_inside_a_step_and_a_restart_of_all_leave_one_story(
@@ -98,10 +105,9 @@ def test_a_rank_killed_inside_a_step_and_a_restart_of_all_leave_one_story(
 ) -> None:
     path, state = tmp_path / "ledger", tmp_path / "state"
     state.mkdir()
-    # Two rounds are a step. Saved before round 1, inside step 0; killed after round 3, inside step 1.
-    assert start_ranks(recipe, path, state, 4, 3, 1, killed=2) == [0, 0, -signal.SIGKILL, 0]
-    assert [step.whole for step in merged(path)] == [False, False]
-    assert start_ranks(recipe, path, state, 4, 5, -1, killed=-1) == [0] * 4
+    words = [sys.executable, "-c", JOBS, str(recipe), str(path), str(state)]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
+    assert done.stdout.splitlines() == [f"[0, 0, {-signal.SIGKILL}, 0]", "[0, 0, 0, 0]"]
     status, out, _ = ledger(capsys, "verify", reference, path)
     assert status == 0, out
     assert "all 3 whole steps that both hold are equal" in out

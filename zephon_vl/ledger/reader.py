@@ -309,8 +309,8 @@ def _rows_of(segment: Segment, documents: bool) -> Iterator[LedgerRow]:
             if documents
             else iter([()] * table.num_rows)
         )
-        for *values, row in zip(*lists, inside, strict=True):
-            yield LedgerRow(*values, row, segment)
+        for values, row in zip(zip(*lists, strict=True), inside, strict=True):
+            yield LedgerRow(*values, documents=row, segment=segment)
 
 
 def _merge(number: int, found: Sequence[tuple[LedgerRow, bool]]) -> LedgerStep:

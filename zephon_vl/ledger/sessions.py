@@ -67,8 +67,9 @@ class _Jobs:
         self._again: list[bool] = []
         """Whether an earlier one of these is of the same rank: a job may have ended before it."""
         keys = [(session.dp_size, _start(session)) for session in sessions]
+        first, seen = 0, set[int]()
         for i, key in enumerate(keys):
-            if i == 0 or key != keys[i - 1]:
+            if key != keys[first]:
                 first, seen = i, set()
             self._first.append(first)
             self._again.append(self._ranks[i] in seen)

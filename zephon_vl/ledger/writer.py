@@ -195,7 +195,11 @@ class LedgerWriter:
         columns["documents"] = self._document_column([row.documents for row in rows])
         sink = pa.BufferOutputStream()
         writing = pq.ParquetWriter(
-            sink, schema(), compression="zstd", use_dictionary=list(_REPEATING), write_page_checksum=True
+            sink,
+            schema(),
+            compression="zstd",
+            use_dictionary=list(_REPEATING),  # pyright: ignore[reportArgumentType] - or names of columns
+            write_page_checksum=True,
         )
         with writing as writer:
             writer.write_table(pa.table(columns, schema()), _ROW_GROUP)

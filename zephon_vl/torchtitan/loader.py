@@ -17,6 +17,7 @@ from zephon_vl.stats import LoaderStats
 from zephon_vl.torchtitan import checks, metrics
 from zephon_vl.torchtitan.batches import model_inputs
 from zephon_vl.torchtitan.interfaces import BaseDataLoader, sizes_of, trainer_step
+from zephon_vl.torchtitan.peers import is_first_of_peers
 from zephon_vl.torchtitan.steps import StepWatch
 
 _log = logging.getLogger("zephon_vl")
@@ -52,6 +53,8 @@ class ZephonVLDataLoader(BaseDataLoader):
         """Parts of a checkpoint's identity that may differ: image_code, operators, tokenizer, data, recipe."""
         pixel_dtype: Literal["float32", "bfloat16"] = "float32"
         """Type of `pixel_values` on the device; the models convert it to their own."""
+        ledger: str | None = None
+        """Directory, shared by all ranks and restarts, for the record of what was delivered; see docs/ledger.md."""
         log_every: int = 10
         """Steps between lines of the loader in the log; 0 for none."""
         infinite: Annotated[bool | None, tyro.conf.Suppress] = None
@@ -77,6 +80,7 @@ class ZephonVLDataLoader(BaseDataLoader):
             prefetch=config.prefetch,
             memory_limit=config.memory_limit,
             start_step=config.start_step,
+            ledger=config.ledger if config.ledger and is_first_of_peers(dp_rank) else None,
         )
         checks.check_tokenizer(recipe, self._loader.setup.vocabulary, tokenizer)
         self._special_tokens = checks.special_tokens(recipe, tokenizer)
