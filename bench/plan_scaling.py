@@ -50,8 +50,8 @@ class Arguments:
     """About how many lanes of each size are run: those of a sample of its ranks."""
     steps: int = 30
     """Steps of each rank that are timed, after as many that fill its open sequences."""
-    samples: int = 200_000
-    """Samples of each source."""
+    samples: int = 2_000_000
+    """Samples of each source; so many that no size comes to the end of an epoch, which costs a little."""
     rounds: int = 3
     json: Path | None = None
     """A file for the figures."""
