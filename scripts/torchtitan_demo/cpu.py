@@ -1,10 +1,10 @@
-"""Lets TorchTitan 0.3.0 train on a CPU with gloo, for tests and the demo only. Import it before `torchtitan`.
+"""Lets TorchTitan 0.3.0 train on a CPU with gloo, for tests and the demo only.
 
 TorchTitan is written for accelerators. What it needs to run without one, and why:
 
 1. It asks torch for an accelerator, and takes "cuda" where there is none; then it asks the device for its name, memory
    and index, which `torch.cpu` does not have.
-2. After the first step it calls `torch.distributed.set_timeout`, which torch 2.13 does not have.
+2. After the first step it calls `torch.distributed.set_timeout`, which only nightly builds of torch have, as of 2.13.
 3. It lets FSDP scale gradients by a factor of 1 with PREMUL_SUM, which gloo lacks; a plain SUM gives the same.
 4. Modules written in Triton are imported whether they are used or not: an expert-parallel kernel, and
    flash-linear-attention, whose two functions that Qwen3.5 calls are replaced by plain torch.
@@ -41,10 +41,14 @@ def _use_cpu() -> None:
     device.empty_cache = lambda: None
 
 
-def _use_gloo() -> None:
+def add_set_timeout() -> None:
+    """What torch lacks, with a GPU too."""
     if not hasattr(dist, "set_timeout"):
         change: Any = dist.distributed_c10d._set_pg_timeout
         dist.set_timeout = lambda timeout, group=None: change(timeout, group)  # type: ignore[attr-defined]
+
+
+def _use_gloo() -> None:
     factors: Any = fsdp._get_gradient_divide_factors
 
     @functools.wraps(factors)
@@ -86,8 +90,8 @@ def _function(name: str) -> type:
     return type(name, (torch.autograd.Function,), {})
 
 
-def _replace_triton() -> None:
-    _stub("torchtitan.distributed.minimal_async_ep.kernels")
+def replace_linear_attention() -> None:
+    """Plain torch for flash-linear-attention; it runs on a GPU too, slowly."""
     for name in ("fla", "fla.modules", "fla.modules.conv", "fla.modules.conv.triton", "fla.ops"):
         _stub(name)
     _stub("fla.modules.conv.triton.ops", CausalConv1dFunction=_function("CausalConv1dFunction"))
@@ -187,9 +191,8 @@ def prepare() -> None:
     """Everything above. Called once, before `torchtitan` is imported."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     _use_cpu()
+    add_set_timeout()
     _use_gloo()
-    _replace_triton()
+    _stub("torchtitan.distributed.minimal_async_ep.kernels")
+    replace_linear_attention()
     _replace_attention()
-
-
-prepare()

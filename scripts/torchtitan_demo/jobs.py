@@ -108,7 +108,7 @@ def _prepared() -> ForkServerContext:
     if _SCRIPTS not in paths:  # the server reads it, and imports nothing from the caller's sys.path
         os.environ["PYTHONPATH"] = os.pathsep.join([_SCRIPTS, *filter(None, paths)])
     os.environ.update(_ENVIRONMENT)
-    context.set_forkserver_preload(["torchtitan_demo.cpu", "torchtitan_demo.preload"])
+    context.set_forkserver_preload(["torchtitan_demo.preload"])
     return context
 
 

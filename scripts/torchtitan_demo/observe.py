@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torchtitan.components.metrics import MetricsProcessor
+if TYPE_CHECKING:
+    import torch
 
-from zephon_vl.batch import Batch
-from zephon_vl.torchtitan import loader
+    from zephon_vl.batch import Batch
 
 
 class Recorder:
@@ -27,6 +26,10 @@ class Recorder:
 
 def observe(folder: Path, rank: int) -> None:
     """Record this process to `folder`: `data_<rank>.jsonl` and `metrics_<rank>.jsonl`."""
+    from torchtitan.components.metrics import MetricsProcessor
+
+    from zephon_vl.torchtitan import loader
+
     data, metrics = Recorder(folder / f"data_{rank}.jsonl"), Recorder(folder / f"metrics_{rank}.jsonl")
     to_inputs, log, log_validation = loader.model_inputs, MetricsProcessor.log, MetricsProcessor.log_validation
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _STYLES: Sequence[dict[str, Any]] = (
-    {"linewidth": 7, "alpha": 0.35, "color": "tab:blue"},
-    {"linewidth": 3.5, "alpha": 0.7, "color": "tab:orange"},
+    {"linewidth": 9, "alpha": 0.35, "color": "tab:blue"},
+    {"linewidth": 5, "alpha": 0.7, "color": "tab:orange"},
     {"linewidth": 1.8, "color": "tab:green"},
     {"linestyle": "", "marker": "o", "markersize": 4, "color": "black"},
 )
@@ -41,7 +42,5 @@ def _panel(axis: Axes, title: str, runs: Sequence[Run], note: str) -> None:
         if losses:
             axis.plot(list(losses), list(losses.values()), label=run.title, **style)
     axis.axvline(SAVED + 0.5, color="grey", linestyle=":", linewidth=1)
-    axis.set(title=title, xlabel="optimizer step", ylabel="loss")
+    axis.set(title=title, ylabel="loss", xlabel="\n".join(["optimizer step", *textwrap.wrap(note, 70)]))
     axis.legend(fontsize=8)
-    if note:
-        axis.text(0.03, 0.04, note, transform=axis.transAxes, fontsize=7, wrap=True, va="bottom")

@@ -2,6 +2,9 @@
 
 from importlib import import_module
 
+from torchtitan_demo import cpu
+
+cpu.prepare()
 for name in (
     "torchtitan.train",
     "torchtitan.models.llama3",

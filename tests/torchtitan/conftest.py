@@ -10,7 +10,9 @@ from tiny_corpus import build_tiny_corpus
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
-import torchtitan_demo.cpu  # noqa: F401  before torchtitan, in this process as in those of the ranks
+from torchtitan_demo import cpu
+
+cpu.prepare()  # before torchtitan is imported, in this process as in those of the ranks
 
 _HEAD = """
 seed = 7
