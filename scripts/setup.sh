@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-extras="jpeg,parquet,compressed"
+extras="jpeg,parquet,compressed,torchtitan,demo"
 [[ ${1:-} == dev ]] && extras="$extras,dev"
 
 say() { if [[ -t 1 ]]; then printf '\033[1m%s\033[0m\n' "$*"; else printf '%s\n' "$*"; fi; }
