@@ -124,8 +124,8 @@ class Demo:
     def waiting(self) -> float:
         """Percent of the time that the VLM's trainer on four ranks waited for data, after the first steps."""
         job = self.experiments[0].first.job
-        shares = observe.waiting(job.folder) if job else {}
-        return statistics.mean(share for step, share in shares.items() if step > _WARMUP)
+        trace = observe.trace(job.folder) if job else {}
+        return statistics.mean(values["data/waiting(%)"] for step, values in trace.items() if step > _WARMUP)
 
 
 def _differences(first: Run, run: Run) -> Iterator[str]:
