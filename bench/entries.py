@@ -20,8 +20,8 @@ class Entry:
     stage: Stage
     fixed: dict[str, Any] = field(default_factory=dict)
     """Its settings, where they are not to be tuned."""
-    plain_pillow: bool = False
-    """As `pip install pillow` gives it, not pillow-simd."""
+    peers: bool = False
+    """With what is in the directory of peers: Pillow as `pip install pillow` gives it, not pillow-simd."""
     checked: bool = True
 
     @property
@@ -35,8 +35,8 @@ class Entry:
         """What it runs with untuned."""
         return self.fixed or load(self.loader).grid(settings.workers)[0]
 
-    def path(self, pillow: str) -> tuple[str, ...]:
-        return (pillow,) if pillow and self.plain_pillow else ()
+    def path(self, peers: str) -> tuple[str, ...]:
+        return (peers,) if peers and self.peers else ()
 
 
 PEERS = {
@@ -61,12 +61,12 @@ def _same() -> list[Entry]:
 
 
 def _box() -> list[Entry]:
-    peers = [Entry(title=title, loader=loader, stage="pillow", plain_pillow=True) for title, loader in PEERS.items()]
+    peers = [Entry(title=title, loader=loader, stage="pillow", peers=True) for title, loader in PEERS.items()]
     processors = [
-        Entry(title=f"{title}, HF processor", loader=PEERS[title], stage="hf", plain_pillow=True)
+        Entry(title=f"{title}, HF processor", loader=PEERS[title], stage="hf", peers=True)
         for title in ("Grain", "torch DataLoader")
     ]
-    titan = Entry(title="TorchTitan", loader="torchtitan_loader", stage="hf", plain_pillow=True, checked=False)
+    titan = Entry(title="TorchTitan", loader="torchtitan_loader", stage="hf", peers=True, checked=False)
     return [Entry(title="zephon_vl", loader="zephon_vl", stage="same"), *_ceilings()[:1], *peers, *processors, titan]
 
 

@@ -61,15 +61,15 @@ def _head(found: Everything) -> str:
 
 ![Samples a second of each loader](benchmarks.png)
 
-Written by `python bench/report.py` from one run of {found.minutes:.0f} minutes; nothing on this page is typed. Run it on
-your own machine: absolute figures of one machine say little about another.
+Written by `python bench/report.py` from one run of {found.minutes:.0f} minutes; nothing on this page is typed. Run it
+on your own machine: absolute figures of one machine say little about another.
 
 - Machine: {machine["processor"]}, {machine["cores"]} cores. {versions}.
 - Corpus: {about.images:,} distinct JPEGs made of real photographs, {about.megapixels:.2f} megapixels and
   {about.bytes / 1e3:.0f} kB on average (log-uniform, 0.1 to 4 megapixels; quality around 85; a fifth 4:4:4, a quarter
   progressive), with captions of one or two sentences; Qwen2's vocabulary.
-- Work: decode, bicubic resize to the grid of preset `qwen3_5` (at most {MAX_PIXELS:,} pixels), patchify, tokenize, pack to
-  {SEQ_LEN:,} tokens (best fit, 8 open sequences), two sequences a batch, as torch tensors in the consumer's process."""
+- Work: decode, bicubic resize to the grid of preset `qwen3_5` (at most {MAX_PIXELS:,} pixels), patchify, tokenize, pack
+  to {SEQ_LEN:,} tokens (best fit, 8 open sequences), two sequences a batch, as tensors in the consumer."""
 
 
 def _rows(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -234,8 +234,8 @@ def _resume(results: ResumeResults) -> str:
         rows.append([name, f"{seconds:.2f}", f"{least:.2f} to {most:.2f}", f"{cold:.2f}", size, exact])
     header = ["loader", "restored, s", "spread", "cold start, s", "state, kB", "same next batch"]
     what = (
-        f"From a process with nothing but torch imported to the first batch, after {results.step} batches of the packed "
-        "pipeline of images and text. The next batch is compared with the one of the uninterrupted run."
+        f"From a process with nothing but torch imported to the first batch, after {results.step} batches of the "
+        "packed pipeline of images and text. The next batch is compared with the one of the uninterrupted run."
     )
     return f"## Restoring\n\n{what}\n\n{_rows(header, rows)}"
 
@@ -244,13 +244,13 @@ def _method(found: Everything) -> str:
     rounds = max(len(rounds) for rounds in found.same.entries.values())
     return f"""## Method
 
-- Each measurement is a process of its own, and loaders take turns, round by round ({rounds} rounds): figures are medians,
-  the spread is the least and the most.
+- Each measurement is a process of its own, and loaders take turns, round by round ({rounds} rounds): figures are
+  medians, the spread is the least and the most.
 - A window of {found.same.seconds:.0f} s of the steady state is timed from the arrival of one batch to that of another.
   The consumer reads one byte of each page of each tensor and lets the batch go.
 - CPU time is of all processes together. The consumer's own is what a training loop pays for with its GIL.
-- Start-up is the call that opens the loader; first batch counts from before the import of its library, in a process that
-  has torch. Memory is the proportional set size (shared pages count once) over all processes after the window.
+- Start-up is the call that opens the loader; first batch counts from before the import of its library, in a process
+  that has torch. Memory is the proportional set size (shared pages count once) over all processes after the window.
 - The ceiling: bare processes that decode, resize and patchify the same pictures and throw them away; tuned with this
   library's allocator settings and one warm buffer, untuned without.
 - Each loader is written as its documentation advises (`bench/loaders/`), reads its own format (tar, ArrayRecord, files)

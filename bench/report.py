@@ -1,15 +1,17 @@
 """Everything in one run: all tables, then docs/benchmarks.md and its picture.
 
-    python bench/report.py --data bench_data --pillow bench_pillow      # under 20 minutes on two cores
+    python bench/report.py --data bench_data --peers bench_peers        # under 20 minutes on two cores
     python bench/report.py --no-run                                     # write the page again from the results
 
-Results lie as JSON in `--results`; the page is made of them alone. Sections of other scripts, between marks in the page,
-are kept.
+Results lie as JSON in `--results`; the page is made of them alone. Sections of other scripts, between marks in the
+page (`<!-- section: NAME -->` to `<!-- end: NAME -->`), are kept.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
+import os
 import platform
 import re
 import subprocess
@@ -22,14 +24,14 @@ import msgspec
 import tyro
 from rich.console import Console
 
-_ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(_ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench import run_resume, run_text, run_vl
 from bench.corpus import ensure_corpus
 from bench.page import Everything, page
 from bench.plots import plot_tables
 
+_ROOT = Path(__file__).resolve().parent.parent
 OTHERS = re.compile(r"<!-- section: (?P<name>[\w-]+) -->.*?<!-- end: (?P=name) -->", re.DOTALL)
 """What other scripts write into the page."""
 
@@ -40,8 +42,9 @@ class Arguments:
 
     data: Path = Path("bench_data")
     images: int = 1000
-    pillow: Path = Path("bench_pillow")
-    """Directory of plain Pillow for the table of what users get; installed there with pip if it is not."""
+    peers: Path = Path("bench_peers")
+    """Directory of what users of other loaders have and this environment need not: plain Pillow and torchvision;
+    installed there with pip where it is not."""
     results: Path = _ROOT / "bench" / "results.json"
     page: Path = _ROOT / "docs" / "benchmarks.md"
     picture: Path = _ROOT / "docs" / "benchmarks.png"
@@ -66,8 +69,7 @@ def main() -> None:
         everything = measure(arguments, console)
         arguments.results.write_bytes(msgspec.json.format(msgspec.json.encode(everything), indent=1))
     everything = msgspec.json.decode(arguments.results.read_bytes(), type=Everything)
-    kept = OTHERS.findall(arguments.page.read_text()) if arguments.page.is_file() else []
-    old = arguments.page.read_text() if kept else ""
+    old = arguments.page.read_text() if arguments.page.is_file() else ""
     arguments.page.write_text(page(everything, [found.group(0) for found in OTHERS.finditer(old)]))
     plot_tables([everything.same, everything.box], arguments.picture)
     console.print(f"written: {arguments.page}, {arguments.picture}", highlight=False)
@@ -76,14 +78,14 @@ def main() -> None:
 def measure(arguments: Arguments, console: Console) -> Everything:
     """Run all tables, one after the other."""
     begin = time.monotonic()
-    _plain_pillow(arguments.pillow)
+    _install_peers(arguments.peers)
     paths = ensure_corpus(arguments.data, arguments.images)
     base = run_vl.Arguments(
         data=arguments.data,
         images=arguments.images,
         seconds=arguments.seconds,
         repeat=arguments.repeat,
-        pillow=str(arguments.pillow.absolute()),
+        peers=str(arguments.peers.absolute()),
         tune=not arguments.quick,
     )
     console.rule("same code")
@@ -129,18 +131,19 @@ def measure(arguments: Arguments, console: Console) -> Everything:
     )
 
 
-def _plain_pillow(directory: Path) -> None:
-    """What `pip install pillow` gives, beside whatever Pillow is installed here."""
-    if not (directory / "PIL").is_dir():
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(directory), "pillow"]
-        subprocess.run(command, check=True)
+def _install_peers(directory: Path) -> None:
+    """What `pip install` gives, beside whatever Pillow and torch are installed here; without dependencies, so that
+    neither is replaced."""
+    if not (directory / "torchvision").is_dir():
+        major, minor = importlib.metadata.version("torch").split(".")[:2]
+        vision = f"torchvision==0.{int(minor) + 15}.*"  # the release for a torch of this version
+        assert major == "2"
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(directory)]
+        subprocess.run([*command, "pillow", vision], check=True)
 
 
 def machine() -> dict[str, str]:
     """What the figures were measured on."""
-    import importlib.metadata
-    import os
-
     model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     found = {
         "processor": model.group(1) if model else platform.machine(),

@@ -1,7 +1,7 @@
 """Images and text: how many samples a second each loader delivers, packed, in the consumer's process.
 
     python bench/run_vl.py --table same                       # one code for all, so that only the loaders differ
-    python bench/run_vl.py --table box --pillow DIRECTORY     # each as its user gets it
+    python bench/run_vl.py --table box --peers DIRECTORY      # each as its user gets it
     python bench/run_vl.py --table sleep --workers 32         # a stage that sleeps: what the loaders themselves cost
 
 Each measurement is a process of its own; loaders take turns, round by round. What they deliver is compared first. A
@@ -61,8 +61,9 @@ class Arguments:
     """Rounds."""
     prefetch: int = 4
     sleep: float = 0.005
-    pillow: str = ""
-    """Directory that holds plain Pillow (pip install --target), for table "box" where pillow-simd is installed."""
+    peers: str = ""
+    """Directory that holds plain Pillow and torchvision (pip install --no-deps --target), for table "box" where
+    pillow-simd is installed or torchvision is not."""
     json: Path | None = None
     """Where the results go."""
     plot: Path | None = None
@@ -95,7 +96,7 @@ def measure_table(arguments: Arguments, console: Console) -> Results:
     entries = [e for e in entries_of(arguments.table) if not arguments.loaders or e.loader in arguments.loaders]
     ready: dict[str, Settings] = {}
     for entry in entries:
-        if lacks := missing(entry.loader):
+        if lacks := missing(entry.loader, entry.path(arguments.peers)):
             results.failed[entry.title] = f"not installed: {', '.join(lacks)}"
             continue
         try:
@@ -112,7 +113,7 @@ def measure_table(arguments: Arguments, console: Console) -> Results:
             if entry.title not in ready:
                 continue
             try:
-                found = run(entry.loader, ready[entry.title], arguments.seconds, entry.path(arguments.pillow))
+                found = run(entry.loader, ready[entry.title], arguments.seconds, entry.path(arguments.peers))
             except Failed as error:
                 results.failed[entry.title] = str(error)
                 console.print(f"[red]{entry.title}: {error}", highlight=False)
@@ -139,7 +140,7 @@ def _tune(entry: Entry, settings: Settings, arguments: Arguments, results: Resul
                 entry.loader,
                 msgspec.structs.replace(settings, tuning=tuning),
                 arguments.seconds / 2,
-                entry.path(arguments.pillow),
+                entry.path(arguments.peers),
             )
         except Failed as error:
             failure = str(error)
@@ -155,7 +156,7 @@ def _tune(entry: Entry, settings: Settings, arguments: Arguments, results: Resul
 
 def _compare(entry: Entry, settings: Settings, arguments: Arguments) -> Compared:
     command = [sys.executable, "-m", "bench.same_work", entry.loader, msgspec.json.encode(settings).decode()]
-    return msgspec.json.decode(run_module(command, entry.path(arguments.pillow)).splitlines()[-1], type=Compared)
+    return msgspec.json.decode(run_module(command, entry.path(arguments.peers)).splitlines()[-1], type=Compared)
 
 
 def show(results: Results, console: Console) -> None:

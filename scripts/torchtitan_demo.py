@@ -30,11 +30,22 @@ from torchtitan_demo import jobs, observe
 from torchtitan_demo.corpus import make_corpus
 from torchtitan_demo.jobs import JobFailed
 from torchtitan_demo.plot import plot
-from torchtitan_demo.runs import SAVED, STEPS, Experiment, Run, advance, elastic, stock, tensor_parallel, without_state
+from torchtitan_demo.runs import (
+    SAVED,
+    STEPS,
+    TEXT,
+    VLM,
+    Experiment,
+    Run,
+    advance,
+    elastic,
+    stock,
+    tensor_parallel,
+    without_state,
+)
 
 TOLERANCE = 1e-4
 """Relative; sums of other numbers of ranks are taken in another order."""
-TEXT = {"config": "llama3_tiny", "recipe": "tiny_text.toml"}
 _WARMUP = 3
 """Steps after which waiting is looked at."""
 
@@ -58,12 +69,12 @@ class Demo:
 
     def __init__(self, arguments: Arguments, work: Path) -> None:
         self._data, self._work = arguments.data, work
-        vlm = elastic("VLM")
+        vlm = elastic("VLM", VLM)
         self.experiments = [vlm]
         self.alone: tuple[Run, ...] = (without_state(vlm.first),)
         self.stock: tuple[Run, ...] = ()
         if not arguments.quick:
-            self.experiments += [elastic("text", **TEXT), tensor_parallel(TEXT)]
+            self.experiments += [elastic("text", TEXT), tensor_parallel(TEXT)]
             text = work / "stock"
             text.mkdir()
             shutil.copy(arguments.data / "web" / "000.jsonl", text)
@@ -113,8 +124,8 @@ class Demo:
     def waiting(self) -> float:
         """Percent of the time that the VLM's trainer on four ranks waited for data, after the first steps."""
         job = self.experiments[0].first.job
-        shares = observe.waiting(job.folder) if job else {}
-        return statistics.mean(share for step, share in shares.items() if step > _WARMUP)
+        trace = observe.trace(job.folder) if job else {}
+        return statistics.mean(values["data/waiting(%)"] for step, values in trace.items() if step > _WARMUP)
 
 
 def _differences(first: Run, run: Run) -> Iterator[str]:

@@ -19,8 +19,6 @@ from bench.records import Records, order
 from bench.work import Settings, tools
 
 TITLE = "ceiling"
-REQUIRES = ()
-STAGES = ("same",)
 EVERY = 0.05
 """Seconds between two counts of a process."""
 

@@ -19,8 +19,6 @@ from bench.records import Records
 from bench.work import Settings
 
 TITLE = "Grain"
-REQUIRES = ("grain", "array_record")
-STAGES = ("same", "pillow", "hf", "sleep", "text")
 
 
 def grid(workers: int) -> list[dict[str, Any]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
@@ -22,6 +23,14 @@ NAMES = (
     "torchtitan_loader",
     "zephon_loader",
 )
+
+NEEDS = {
+    "grain_loader": ("grain", "array_record"),
+    "webdataset_loader": ("webdataset",),
+    "zephon_loader": ("zephon",),
+    "torchtitan_loader": ("torchtitan", "torchvision", "datasets"),
+}
+"""Libraries of each loader that has any of its own."""
 
 
 @dataclass(slots=True)
@@ -59,10 +68,6 @@ class LoaderModule(Protocol):
     """A module of this package."""
 
     TITLE: str
-    REQUIRES: tuple[str, ...]
-    """Modules without which it cannot be measured."""
-    STAGES: tuple[str, ...]
-    """Stages of the work that it can do."""
 
     def grid(self, workers: int) -> list[dict[str, Any]]:
         """Its own settings to try, the best of which is taken."""
@@ -77,9 +82,13 @@ def load(name: str) -> LoaderModule:
     return cast(LoaderModule, importlib.import_module(f"bench.loaders.{name}"))
 
 
-def missing(name: str) -> list[str]:
-    """The libraries that a loader lacks here."""
-    return [need for need in load(name).REQUIRES if importlib.util.find_spec(need) is None]
+def missing(name: str, path: Sequence[str] = ()) -> list[str]:
+    """The libraries that a loader lacks, also in the directories of `path`. Its module is not imported."""
+    return [
+        need
+        for need in NEEDS.get(name, ())
+        if importlib.util.find_spec(need) is None and not any((Path(folder) / need).is_dir() for folder in path)
+    ]
 
 
 def delivered(batch: dict[str, Any]) -> Delivered:

@@ -12,8 +12,6 @@ from bench.records import Records, order
 from bench.work import Settings, tools
 
 TITLE = "tokenizers alone"
-REQUIRES = ()
-STAGES = ("text",)
 _CHUNK = 16
 
 

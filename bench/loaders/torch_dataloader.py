@@ -15,8 +15,6 @@ from bench.records import Records, order
 from bench.work import Sample, Settings
 
 TITLE = "torch DataLoader"
-REQUIRES = ("torch",)
-STAGES = ("same", "pillow", "hf", "sleep", "text")
 
 
 def grid(workers: int) -> list[dict[str, Any]]:

@@ -14,8 +14,6 @@ from bench.packing import pack
 from bench.work import Sample, Settings
 
 TITLE = "WebDataset"
-REQUIRES = ("webdataset",)
-STAGES = ("same", "pillow", "hf")
 
 
 def grid(workers: int) -> list[dict[str, Any]]:

@@ -18,8 +18,6 @@ from bench.packing import collate
 from bench.work import Sample, Settings
 
 TITLE = "zephon 0.2.0"
-REQUIRES = ("zephon",)
-STAGES = ("same", "pillow", "hf", "sleep", "text")
 _CHUNK = 512
 """Samples of a work chunk; it must not be over those of the corpus."""
 

@@ -14,8 +14,6 @@ from zephon_vl import Loader, load_recipe
 from zephon_vl.recipe import Recipe
 
 TITLE = "zephon_vl"
-REQUIRES = ()
-STAGES = ("same", "pillow", "hf", "sleep", "text")
 
 
 def grid(workers: int) -> list[dict[str, Any]]:

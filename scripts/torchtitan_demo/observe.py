@@ -40,7 +40,8 @@ def observe(folder: Path, rank: int) -> None:
 
     def logged(self: Any, step: int, loss: float, *args: Any, **kwargs: Any) -> None:
         extra = kwargs.get("extra_metrics") or {}
-        metrics.write(kind="training", step=step, loss=loss, waiting=extra.get("data/waiting(%)"))
+        trace = {name: value for name, value in extra.items() if name.startswith("data/")}
+        metrics.write(kind="training", step=step, loss=loss, **trace)
         log(self, step, loss, *args, **kwargs)
 
     def logged_validation(self: Any, loss: float, step: int, *args: Any, **kwargs: Any) -> None:
@@ -57,10 +58,10 @@ def losses(folder: Path, kind: str = "training") -> dict[int, float]:
     return {line["step"]: line["loss"] for line in lines(folder / "metrics_0.jsonl", kind)}
 
 
-def waiting(folder: Path) -> dict[int, float]:
-    """Percent of the time that the slowest rank waited for data, by step of TorchTitan."""
-    found = {line["step"]: line["waiting"] for line in lines(folder / "metrics_0.jsonl", "training")}
-    return {step: share for step, share in found.items() if share is not None}
+def trace(folder: Path) -> dict[int, dict[str, float]]:
+    """The loader's metrics by step of TorchTitan, as rank 0 reported them; none from TorchTitan's own loader."""
+    found = {line["step"]: line for line in lines(folder / "metrics_0.jsonl", "training")}
+    return {step: {k: v for k, v in line.items() if k.startswith("data/")} for step, line in found.items()}
 
 
 def slots(folder: Path, rank: int, kind: str = "training") -> dict[int, dict[int, str]]:

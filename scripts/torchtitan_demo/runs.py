@@ -17,14 +17,27 @@ _MOST_RANKS = 8
 """Processes at a time."""
 
 
+@dataclass(frozen=True)
+class Model:
+    """What is trained."""
+
+    config: str
+    recipe: str
+    """Empty for TorchTitan's own loader."""
+
+
+VLM = Model("qwen35_tiny", "tiny.toml")
+TEXT = Model("llama3_tiny", "tiny_text.toml")
+STOCK = Model("torchtitan_demo.stock:llama3_tiny_stock", "")
+
+
 @dataclass(kw_only=True)
 class Run:
     """One run of TorchTitan's Trainer."""
 
     title: str
     ranks: int
-    config: str = "qwen35_tiny"
-    recipe: str = "tiny.toml"
+    model: Model = VLM
     rows: int
     """Sequences of a microbatch: `training.local_batch_size`."""
     size: int = 8
@@ -59,12 +72,12 @@ class Run:
         if self.after is not None and self.after.job is not None:
             name = f"checkpoint/step-{SAVED}"
             shutil.copytree(self.after.job.folder / name, folder / name)
-        ours = ("--dataloader.recipe", str(data / self.recipe), "--dataloader.ledger", str(folder / "ledger"))
+        ours = ("--dataloader.recipe", str(data / self.model.recipe), "--dataloader.ledger", str(folder / "ledger"))
         self.job = jobs.start(
             folder,
             self.ranks,
-            self.config,
-            *(ours if ":" not in self.config else ()),
+            self.model.config,
+            *(ours if self.model.recipe else ()),
             *("--hf_assets_path", str(data / "tokenizer"), "--dump_folder", str(folder)),
             *("--training.steps", str(self.steps), "--training.seq_len", str(SEQ_LEN)),
             *("--training.local_batch_size", str(self.rows), "--training.global_batch_size", str(self.size)),
@@ -97,26 +110,26 @@ class Experiment:
         return self.runs[0]
 
 
-def elastic(title: str, **common: str) -> Experiment:
+def elastic(title: str, model: Model) -> Experiment:
     """Four ranks, and from their checkpoint two, one and three. Eight lanes on three ranks make nine rows a step."""
-    whole = Run(title=f"{title} on 4", ranks=4, rows=2, **common)
+    whole = Run(title=f"{title} on 4", ranks=4, rows=2, model=model)
     return Experiment(
         title=title,
         runs=(
             whole,
-            Run(title=f"{title} on 2", ranks=2, rows=2, after=whole, **common),
-            Run(title=f"{title} on 1", ranks=1, rows=8, after=whole, **common),
-            Run(title=f"{title} on 3", ranks=3, rows=3, size=9, after=whole, **common),
+            Run(title=f"{title} on 2", ranks=2, rows=2, after=whole, model=model),
+            Run(title=f"{title} on 1", ranks=1, rows=8, after=whole, model=model),
+            Run(title=f"{title} on 3", ranks=3, rows=3, size=9, after=whole, model=model),
         ),
     )
 
 
-def tensor_parallel(common: dict[str, str]) -> Experiment:
+def tensor_parallel(model: Model) -> Experiment:
     """Two data-parallel ranks of two tensor-parallel peers, and from their checkpoint four data-parallel ranks."""
     split = ("--parallelism.tensor_parallel_degree", "2")
-    whole = Run(title="text on TP 2 x DP 2", ranks=4, rows=4, options=split, **common)
+    whole = Run(title="text on TP 2 x DP 2", ranks=4, rows=4, options=split, model=model)
     return Experiment(
-        title="tensor parallelism", runs=(whole, Run(title="text on DP 4", ranks=4, rows=2, after=whole, **common))
+        title="tensor parallelism", runs=(whole, Run(title="text on DP 4", ranks=4, rows=2, after=whole, model=model))
     )
 
 
@@ -128,14 +141,14 @@ def without_state(after: Run) -> Run:
 
 def stock(text: Path) -> tuple[Run, ...]:
     """TorchTitan's own loader: four ranks, then two from their checkpoint, as it is and without the loader's state."""
-    common = {"config": "torchtitan_demo.stock:llama3_tiny_stock"}
+    model = STOCK
     options = ("--dataloader.dataset_path", str(text))
-    whole = Run(title="TorchTitan's own on 4", ranks=4, rows=2, options=options, **common)
+    whole = Run(title="TorchTitan's own on 4", ranks=4, rows=2, options=options, model=model)
     again = (*options, "--checkpoint.exclude_from_loading", "dataloader")
     return (
         whole,
-        Run(title="TorchTitan's own on 2", ranks=2, rows=4, after=whole, options=options, fails=True, **common),
-        Run(title="TorchTitan's own on 2, state excluded", ranks=2, rows=4, after=whole, options=again, **common),
+        Run(title="TorchTitan's own on 2", ranks=2, rows=4, after=whole, options=options, fails=True, model=model),
+        Run(title="TorchTitan's own on 2, state excluded", ranks=2, rows=4, after=whole, options=again, model=model),
     )
 
 

@@ -95,6 +95,20 @@ def test_the_trainer_takes_the_recipes_steps(reference: Job, corpus: Path) -> No
     assert _taken(reference) == _planned(corpus / "vl.toml", 4)
 
 
+def test_the_loaders_metrics_stand_beside_torchtitans(reference: Job) -> None:
+    """From the second step on, over both ranks; the first one is where counting begins."""
+    trace = observe.trace(reference.folder)
+    assert set(trace) == {1, 2, 3, 4}
+    for step in (2, 3, 4):
+        assert 0 <= trace[step]["data/waiting(%)"] <= 100
+        assert 0 < trace[step]["data/fill(%)"] <= 100
+        assert trace[step]["data/images_per_second"] > 0
+        assert trace[step]["data/bad_samples"] == 0
+    captions, web = ([trace[step][f"data/tokens/{name}"] for step in trace] for name in ("captions", "web"))
+    assert captions == sorted(captions) and web == sorted(web)
+    assert 0 < captions[-1] + web[-1] <= 4 * 4 * 64
+
+
 def test_three_ranks_go_on_with_the_same_batches_and_loss(reference: Job, on_three: Job) -> None:
     whole = _taken(reference)
     assert _taken(on_three) == {step: whole[step] for step in (2, 3)}
