@@ -369,3 +369,13 @@ def test_changed_data_is_noticed_each_time(change: dict, text: str) -> None:
         with pytest.raises(StateError, match=text):
             again.many(1)
     assert again.lane.packer.open == [], "nothing was half restored"
+
+
+def test_after_a_restore_no_more_documents_are_expected_than_before() -> None:
+    world = World(counts=(5000,), weights=(1.0,), lanes=1, seq_len=480, mean=40)
+    drive = Drive(world, world.lane())
+    whole = [sequence for _ in range(40) if (sequence := drive.next()) is not None]
+    again = restored(world, whole[-1].state)
+    again.next()
+    before, after = drive.lane.expected_documents(0, 4800), again.lane.expected_documents(0, 4800)
+    assert before / 4 < after < before * 4
