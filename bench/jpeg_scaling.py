@@ -123,7 +123,8 @@ def _compare(full: Image.Image, reduced: Image.Image) -> tuple[float, float]:
     error = float(np.mean((a - b) ** 2))
     psnr = 10 * np.log10(255**2 / error) if error else 99.0
     grey, other = np.asarray(full.convert("L")), np.asarray(reduced.convert("L"))
-    return psnr, float(structural_similarity(grey, other, data_range=255))
+    similarity: Any = structural_similarity(grey, other, data_range=255)
+    return psnr, float(similarity)
 
 
 if __name__ == "__main__":
