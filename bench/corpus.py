@@ -238,7 +238,7 @@ def _write_parquet(paths: Paths, files: Sequence[bytes], captions: Sequence[str]
 def _write_array_records(paths: Paths, files: Sequence[bytes], captions: Sequence[str]) -> None:
     if importlib.util.find_spec("array_record") is None:
         return
-    from array_record.python.array_record_module import ArrayRecordWriter
+    from array_record.python.array_record_module import ArrayRecordWriter  # pyright: ignore[reportMissingImports]
 
     (paths.root / "array_record").mkdir()
     for shard in range(_SHARDS):
@@ -284,7 +284,8 @@ path = "captions.jsonl"
 schema = "text"
 """
     paths.recipe.write_text(head + vision)
-    (paths.root / "sleep.toml").write_text(head.replace('"tokenizer"', '"tokenizer_small"') + captions)
+    many = head.replace('"tokenizer"', '"tokenizer_small"').replace("= 8\n", "= 32\n")  # lanes for many workers
+    (paths.root / "sleep.toml").write_text(many + captions)
     (paths.root / "text.toml").write_text(head + text)
 
 

@@ -23,6 +23,8 @@ class Entry:
     peers: bool = False
     """With what is in the directory of peers: Pillow as `pip install pillow` gives it, not pillow-simd."""
     checked: bool = True
+    most_rounds: int = 99
+    """Of lines that only orient."""
 
     @property
     def tuned(self) -> bool:
@@ -63,10 +65,10 @@ def _same() -> list[Entry]:
 def _box() -> list[Entry]:
     peers = [Entry(title=title, loader=loader, stage="pillow", peers=True) for title, loader in PEERS.items()]
     processors = [
-        Entry(title=f"{title}, HF processor", loader=PEERS[title], stage="hf", peers=True)
+        Entry(title=f"{title}, HF processor", loader=PEERS[title], stage="hf", peers=True, most_rounds=2)
         for title in ("Grain", "torch DataLoader")
     ]
-    titan = Entry(title="TorchTitan", loader="torchtitan_loader", stage="hf", peers=True, checked=False)
+    titan = Entry(title="TorchTitan", loader="torchtitan_loader", stage="hf", peers=True, checked=False, most_rounds=2)
     return [Entry(title="zephon_vl", loader="zephon_vl", stage="same"), *_ceilings()[:1], *peers, *processors, titan]
 
 

@@ -24,10 +24,10 @@ def plot_table(results: Results, path: Path) -> None:
 
 def plot_tables(tables: list[Results], path: Path) -> None:
     """Bars of several tables side by side: medians, with the spread of the rounds."""
-    import matplotlib
+    import matplotlib  # pyright: ignore[reportMissingImports]
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot  # pyright: ignore[reportMissingImports]
 
     height = 0.42 * max(len(table.entries) for table in tables) + 1.4
     figure, axes = pyplot.subplots(1, len(tables), figsize=(5.6 * len(tables), height), squeeze=False)

@@ -1,6 +1,6 @@
 """Everything in one run: all tables, then docs/benchmarks.md and its picture.
 
-    python bench/report.py --data bench_data --peers bench_peers        # under 20 minutes on two cores
+    python bench/report.py --data bench_data --peers bench_peers        # about 20 minutes on two cores
     python bench/report.py --no-run                                     # write the page again from the results
 
 Results lie as JSON in `--results`; the page is made of them alone. Sections of other scripts, between marks in the
@@ -50,7 +50,7 @@ class Arguments:
     picture: Path = _ROOT / "docs" / "benchmarks.png"
     run: bool = True
     """Measure; else only write the page from the results."""
-    seconds: float = 4.0
+    seconds: float = 3.0
     repeat: int = 5
     scaling: tuple[int, ...] = (1, 4)
     """Numbers of workers besides 2."""
@@ -92,23 +92,22 @@ def measure(arguments: Arguments, console: Console) -> Everything:
     same = run_vl.measure_table(base, console)
     run_vl.show(same, console)
     console.rule("out of the box")
-    box = run_vl.measure_table(dataclasses.replace(base, table="box"), console)
+    box = run_vl.measure_table(dataclasses.replace(base, table="box"), console, run_vl.best_tuning(same))
     run_vl.show(box, console)
-    fewer = dataclasses.replace(base, repeat=min(2, arguments.repeat), seconds=3.0, tune=False, check=False)
-    few = ("zephon_vl", "ceiling", "grain_loader", "torch_dataloader")
+    fewer = dataclasses.replace(base, repeat=min(2, arguments.repeat), tune=False, check=False)
+    few = ("zephon_vl", "ceiling", "grain_loader")
     scaling = {}
     for workers in arguments.scaling:
         console.rule(f"{workers} workers")
-        scaling[str(workers)] = run_vl.measure_table(dataclasses.replace(fewer, workers=workers, loaders=few), console)
+        more = dataclasses.replace(fewer, workers=workers, loaders=few, tune=not arguments.quick)
+        scaling[str(workers)] = run_vl.measure_table(more, console)
     sleeping = {}
     for workers in (8, 32):
         console.rule(f"sleep, {workers} workers")
-        asleep = dataclasses.replace(
-            fewer, table="sleep", workers=workers, prefetch=max(4, workers), repeat=1 if arguments.quick else 2
-        )
+        asleep = dataclasses.replace(fewer, table="sleep", workers=workers, prefetch=max(4, workers), repeat=1)
         sleeping[str(workers)] = run_vl.measure_table(asleep, console)
     console.rule("text")
-    text = run_vl.measure_table(dataclasses.replace(base, table="text", seconds=3.0, tune=False), console)
+    text = run_vl.measure_table(dataclasses.replace(base, table="text", tune=False), console)
     run_text.show_tokens(text, console)
     console.rule("restore")
     resume = run_resume.measure_resume(

@@ -11,9 +11,10 @@ loader's settings are tuned over its own small grid, and the best are taken.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import tyro
@@ -86,8 +87,8 @@ def main() -> None:
         plot_table(results, arguments.plot)
 
 
-def measure_table(arguments: Arguments, console: Console) -> Results:
-    """All rounds of one table."""
+def measure_table(arguments: Arguments, console: Console, tuned: Mapping[str, dict[str, Any]] | None = None) -> Results:
+    """All rounds of one table. `tuned`: settings found before, by loader."""
     paths = ensure_corpus(arguments.data, arguments.images)
     settings = Settings(
         data=str(paths.root), workers=arguments.workers, prefetch=arguments.prefetch, sleep=arguments.sleep
@@ -101,7 +102,9 @@ def measure_table(arguments: Arguments, console: Console) -> Results:
             continue
         try:
             own = entry.settings(settings)
-            tuning = _tune(entry, own, arguments, results, console) if arguments.tune and entry.tuned else None
+            tuning = dict(tuned[entry.loader]) if tuned and entry.tuned and entry.loader in tuned else None
+            if tuning is None and arguments.tune and entry.tuned:
+                tuning = _tune(entry, own, arguments, results, console)
             ready[entry.title] = msgspec.structs.replace(own, tuning=tuning or entry.tuning(own))
             if arguments.check and entry.checked:
                 results.compared[entry.title] = _compare(entry, ready[entry.title], arguments)
@@ -110,7 +113,7 @@ def measure_table(arguments: Arguments, console: Console) -> Results:
             console.print(f"[red]{entry.title}: {error}", highlight=False)
     for number in range(arguments.repeat):
         for entry in entries:
-            if entry.title not in ready:
+            if entry.title not in ready or number >= entry.most_rounds:
                 continue
             try:
                 found = run(entry.loader, ready[entry.title], arguments.seconds, entry.path(arguments.peers))
@@ -124,6 +127,12 @@ def measure_table(arguments: Arguments, console: Console) -> Results:
                 highlight=False,
             )
     return results
+
+
+def best_tuning(results: Results) -> dict[str, dict[str, Any]]:
+    """The settings that loaders of a table ran with, by loader; not those of the ceiling."""
+    measured = [rounds[0] for rounds in results.entries.values() if rounds[0].loader != "ceiling"]
+    return {one.loader: one.settings.tuning for one in measured}
 
 
 def _tune(entry: Entry, settings: Settings, arguments: Arguments, results: Results, console: Console) -> dict | None:

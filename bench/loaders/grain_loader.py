@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import grain
+import grain  # pyright: ignore[reportMissingImports]
 import msgspec
-from absl import flags, logging
+from absl import flags, logging  # pyright: ignore[reportMissingImports]
 
 from bench.corpus_paths import SEQ_LEN, Paths
 from bench.loaders.protocol import Delivered, delivered

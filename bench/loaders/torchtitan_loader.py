@@ -45,8 +45,8 @@ class Open:
 
     def __init__(self, settings: Settings) -> None:
         _import_torchvision()
-        from torchtitan.components.tokenizer import MultiModalTokenizer
-        from torchtitan.hf_datasets.multimodal.mm_datasets import MMDataLoader
+        from torchtitan.components.tokenizer import MultiModalTokenizer  # pyright: ignore[reportMissingImports]
+        from torchtitan.hf_datasets.multimodal.mm_datasets import MMDataLoader  # pyright: ignore[reportMissingImports]
 
         rules = tools(settings).rules
         assert rules is not None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import webdataset as wds
+import webdataset as wds  # pyright: ignore[reportMissingImports]
 
 from bench.corpus_paths import Paths
 from bench.loaders.protocol import Delivered, count

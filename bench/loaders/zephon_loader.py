@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from zephon import MixtureSpec, Pipeline, StaticMixtureWorkSource
-from zephon.io import Dataset
+from zephon import MixtureSpec, Pipeline, StaticMixtureWorkSource  # pyright: ignore[reportMissingImports]
+from zephon.io import Dataset  # pyright: ignore[reportMissingImports]
 
 from bench.corpus_paths import SEQ_LEN, Paths
 from bench.loaders.protocol import Delivered, delivered
