@@ -192,6 +192,30 @@ def test_another_recipe_is_refused_by_field(
         next(loader)
 
 
+def test_other_lanes_are_refused_at_once_even_where_the_recipe_may_differ(
+    recipe: Recipe, saved: dict[str, Any]
+) -> None:
+    with loader_of(changed(recipe, lanes=2)) as loader:
+        with pytest.raises(StateError, match="lane 0 is of a run with 4 lanes, but the recipe has 2: lanes are fixed"):
+            loader.load_state_dict(saved, allow=["recipe"])
+        next(loader)
+
+
+def test_what_decides_no_byte_may_change(recipe: Recipe, after: list[dict[int, str]], tmp_path: Path) -> None:
+    templates = [tmp_path / "a.jinja", tmp_path / "b.jinja"]
+    runs = []
+    for template, skips, share in zip(templates, [((0, 1), (1, 2)), ((0, 2),)], [0.05, 1.0], strict=True):
+        template.write_text("{{ messages }}")
+        tokenizer = msgspec.structs.replace(recipe.tokenizer, chat_template=str(template))
+        runs.append(changed(recipe, tokenizer=tokenizer, skip_steps=skips, max_bad_share=share))
+    with loader_of(runs[0]) as loader:
+        digests(loader, STEP - 2)
+        state = loader.state_dict()
+    with loader_of(runs[1]) as loader:
+        loader.load_state_dict(state)
+        assert digests(loader) == after[:2]
+
+
 def copied(recipe: Recipe, directory: Path) -> Path:
     shutil.copytree(recipe.base_dir, directory, dirs_exist_ok=True)
     return directory
@@ -250,6 +274,7 @@ def test_another_tokenizer_is_refused_unless_allowed(recipe: Recipe, saved: dict
         with pytest.raises(StateError, match=r"tokenizer differs:\n  fingerprint: saved '.*', now '.*'\n  Use the tok"):
             loader.load_state_dict(saved)
         loader.load_state_dict(saved, allow=["tokenizer"])
+        loader.load_state_dict(saved, allow="tokenizer")
         with pytest.raises(ValueError, match=r"allow has .'tokens'., but may have"):
             loader.load_state_dict(saved, allow=["tokens"])
 

@@ -1,6 +1,7 @@
 """The identity of a run: what must be the same for a checkpoint to go on exactly, compared field by field.
 
-Free to change: ranks, workers, microbatch size, prefetch, memory limits, and the directories that the data lies in.
+Free to change: ranks, workers, microbatch size, prefetch, memory limits, the directories that data, tokenizer and chat
+template lie in, and `max_bad_share`, which stops a run but decides no byte.
 Planned changes are compared up to the checkpoint only: phases, skipped steps and sources that only matter after it may
 come, go and change.
 """
@@ -80,6 +81,7 @@ def check_identity(saved: bytes, current: Identity, step: int, allow: Collection
         StateError: naming each field that differs, both values and the remedy; or that `saved` is damaged.
         ValueError: for a name in `allow` that is no part of an identity.
     """
+    allow = [allow] if isinstance(allow, str) else allow
     unknown = set(allow) - set(_PARTS)
     if unknown:
         raise ValueError(f"allow has {sorted(unknown)}, but may have {sorted(_PARTS)}")
@@ -98,7 +100,7 @@ def _up_to(identity: Identity, step: int) -> Identity:
     """The identity without what only matters from `step` on, its parts flat."""
     table = dict(identity.recipe)
     phases = {str(phase["from_step"]): phase for phase in table["phases"] if phase["from_step"] < step}
-    skips = [[first, min(stop, step)] for first, stop in table["skip_steps"] if first < step]
+    skips = _joined([first, min(stop, step)] for first, stop in table["skip_steps"] if first < step)
     names, planned = list(table["source_order"]), list[str]()
     # The last ones only: their place is their number in a lane's state.
     while names and not _used(names[-1], table["sources"], phases.values()):
@@ -113,6 +115,17 @@ def _up_to(identity: Identity, step: int) -> Identity:
         image_code=identity.image_code,
         operators=dict(_flatten("", _without(planned, identity.operators))),
     )
+
+
+def _joined(ranges: Iterable[list[int]]) -> list[list[int]]:
+    """The same steps in as few ranges as they can be."""
+    joined: list[list[int]] = []
+    for first, stop in ranges:
+        if joined and joined[-1][1] == first:
+            joined[-1][1] = stop
+        else:
+            joined.append([first, stop])
+    return joined
 
 
 def _used(name: str, sources: Mapping[str, Any], phases: Iterable[Mapping[str, Any]]) -> bool:
@@ -135,9 +148,10 @@ def _differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[s
 
 
 def _portable(recipe: Recipe) -> dict[str, Any]:
-    """The recipe without what may change: directories (the data part names the shards)."""
+    """The recipe without what may change: paths (the data part names the shards), and what decides no data."""
     table = msgspec.json.decode(msgspec.json.encode(recipe))
-    del table["base_dir"], table["tokenizer"]["path"], table["identify_by"]
+    del table["base_dir"], table["identify_by"], table["max_bad_share"]
+    del table["tokenizer"]["path"], table["tokenizer"]["chat_template"]  # the fingerprint has what they hold
     table["sources"] = {source.pop("name"): source for source in table["sources"]}
     for source in table["sources"].values():
         del source["path"], source["image_root"]

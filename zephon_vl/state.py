@@ -59,7 +59,7 @@ def decode_entries(entries: Mapping[str, bytes], lanes: range, total: int) -> Po
     """The position of a run from the entries of `lanes`.
 
     Args:
-        total: lanes of the recipe, for messages.
+        total: lanes of the recipe.
 
     Raises:
         StateError: for a missing, damaged, foreign or newer entry, or entries of different moments.
@@ -71,7 +71,7 @@ def decode_entries(entries: Mapping[str, bytes], lanes: range, total: int) -> Po
             f"missing; the run has {total}). Load the entries of all ranks that saved, e.g. with "
             "torch.distributed.checkpoint, which finds them by itself"
         )
-    decoded = {lane: _decode_entry(lane, entries[lane_key(lane)]) for lane in lanes}
+    decoded = {lane: _decode_entry(lane, total, entries[lane_key(lane)]) for lane in lanes}
     first = decoded[lanes[0]]
     for lane, entry in decoded.items():
         if (entry.step, entry.done) != (first.step, first.done):
@@ -83,9 +83,16 @@ def decode_entries(entries: Mapping[str, bytes], lanes: range, total: int) -> Po
     return Position(first.step, done, {lane: entry.state for lane, entry in decoded.items() if entry.state})
 
 
-def _decode_entry(lane: int, data: object) -> LaneEntry:
+def _decode_entry(lane: int, total: int, data: object) -> LaneEntry:
     where = f"the state of lane {lane}"
     entry = msgspec.msgpack.decode(unseal(_MAGIC, ENTRY_VERSION, data, where), type=LaneEntry)
-    if entry.state and (owner := decode_state(entry.state).lane) != lane:
-        raise StateError(f"{where} is that of lane {owner}: the entries were exchanged")
+    if not entry.state:
+        return entry
+    state = decode_state(entry.state)
+    if state.lane != lane:
+        raise StateError(f"{where} is that of lane {state.lane}: the entries were exchanged")
+    if state.lanes != total:
+        raise StateError(
+            f"{where} is of a run with {state.lanes} lanes, but the recipe has {total}: lanes are fixed for a run"
+        )
     return entry

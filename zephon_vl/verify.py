@@ -190,7 +190,8 @@ def digests(
             job.load(resume)
         first = job.next_step
         if first >= steps.stop:
-            raise ZephonError(f"the checkpoint goes on with step {first}, but the last one asked for is {steps[-1]}")
+            why = "the checkpoint goes on" if resume else "the recipe's skip_steps leaves the others out, it goes on"
+            raise ZephonError(f"{why} with step {first}, but the last one asked for is {steps[-1]}")
         if save_at is not None and job.loaders[0].schedule.from_step(save_at) < first:
             raise ZephonError(f"the checkpoint goes on with step {first}: nothing can be saved before step {save_at}")
         if checkpoint is not None:

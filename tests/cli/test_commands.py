@@ -102,6 +102,14 @@ def test_a_checkpoint_beyond_what_is_asked_for_is_refused(
     assert sentence in capsys.readouterr().err
 
 
+def test_steps_that_are_all_left_out_are_named_as_such(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    skipping = recipe.with_name("skipping.toml")
+    skipping.write_text(f"skip_steps = [[1, 5]]\n{recipe.read_text()}")
+    assert run("digest", skipping, "--steps", "1:3") == 2
+    said = "the recipe's skip_steps leaves the others out, it goes on with step 5, but the last one asked for is 2"
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"\x93\x01\x02\x03", b"\x81\xa5lanes\x80"])
 def test_a_damaged_checkpoint_is_refused(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
