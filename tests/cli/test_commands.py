@@ -254,7 +254,7 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"zephon-vl {__version__}\n"
     for words in ((), ("--help",)):
         assert run(*words) == 0
-        assert "{index,explain,run,digest,inspect}" in capsys.readouterr().out
+        assert "{index,explain,run,digest,inspect,ledger}" in capsys.readouterr().out
 
 
 def test_help_explain_and_index_load_no_torch(recipe: Path) -> None:
@@ -271,6 +271,15 @@ def test_help_explain_and_index_load_no_torch(recipe: Path) -> None:
     subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=True)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Children of this process take SIGINT, also where the tests run in the background of a shell, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_is_one_sentence_and_leaves_no_process(recipe: Path) -> None:
     command = [
         sys.executable,
