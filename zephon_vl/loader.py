@@ -199,7 +199,7 @@ class Loader:
         self._states, self._step, self._done, self._microbatch = position.states, position.step, position.done, 0
         self._ended = self._closed
         if self._ledger is not None:
-            self._ledger.begin(self.next_step, self._done)
+            self._ledger.begin(self._step, self._done)
 
     @functools.cached_property
     def identity(self) -> Identity:
@@ -325,7 +325,7 @@ class Loader:
             dp_rank=topology.dp_rank,
             dp_size=topology.dp_size,
         )
-        writer.begin(self.next_step)
+        writer.begin(self._step)
         self._close_ledger = weakref.finalize(self, writer.close)
         return writer
 

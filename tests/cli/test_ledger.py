@@ -12,6 +12,7 @@ import tarfile
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import msgspec
 import pytest
 from tiny_corpus import build_tiny_corpus
 
@@ -115,6 +116,22 @@ def test_a_rank_killed_inside_a_step_and_a_restart_of_all_leave_one_story(
     assert [(step.number, step.whole, step.contradictions) for step in merged(path)] == [
         (n, True, []) for n in range(3)
     ]
+
+
+def test_steps_left_out_after_a_restart_are_no_part_of_the_story(recipe: Path, tmp_path: Path) -> None:
+    plain = load_recipe(recipe)
+    skipping = msgspec.structs.replace(plain, skip_steps=((1, 3),))
+    with Loader(plain, workers=0, microbatch_size=8, ledger=tmp_path) as loader:
+        next(loader)
+        state = loader.state_dict()
+        for _ in range(3):
+            next(loader)
+    for _ in range(2):
+        with Loader(skipping, workers=0, microbatch_size=8, ledger=tmp_path) as loader:
+            loader.load_state_dict(state)
+            next(loader)
+            next(loader)
+    assert [(step.number, step.digest) for step in merged(tmp_path)] == list(digests(skipping, range(5)))
 
 
 def test_a_loader_that_is_not_closed_leaves_its_ledger_whole(recipe: Path, tmp_path: Path) -> None:

@@ -133,6 +133,11 @@ def test_a_restart_from_an_old_checkpoint_goes_on_from_there(tmp_path: Path) -> 
     assert story(tmp_path, *jobs) == {0: {0}, 1: {0}, 2: {2}, 3: {2}}
 
 
+def test_a_start_right_after_a_step_that_all_jobs_left_out(tmp_path: Path) -> None:
+    jobs = (1, range(0, 8, 2), NONE), (1, range(0, 8, 2), NONE), (1, range(4, 6), NONE)
+    assert story(tmp_path, *jobs) == {0: {1}, 2: {1}, 4: {2}, 5: {2}}
+
+
 def test_a_restart_of_the_same_ranks_at_the_same_place_replaces_each_rank_by_itself(tmp_path: Path) -> None:
     for rank in range(2):
         write_steps(tmp_path, range(2), "first", ((0, 1, 4, 5), (2, 3, 6, 7))[rank], ranks=2, rank=rank)

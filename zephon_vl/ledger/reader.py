@@ -177,7 +177,8 @@ class Ledger:
     def _delivered(self, sessions: Sequence[int], step: int) -> tuple[set[int], int]:
         segments = [segment for i in sessions for segment in _within(self.sessions[i], step, step)]
         rows = [row for segment in segments for row in _rows_of(segment, documents=False) if row.step == step]
-        return {row.slot for row in rows}, max(row.global_batch_size for row in rows)
+        # Sessions that left the step out have none of its slots, however many it has.
+        return {row.slot for row in rows}, max((row.global_batch_size for row in rows), default=1)
 
     def _bound(self, of: Callable[[Iterator[int]], int]) -> int:
         """The first or last step with a row that counts, about: where a session ends inside a step that was redone."""

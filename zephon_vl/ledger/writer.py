@@ -92,7 +92,7 @@ class LedgerWriter:
         """Start a session: before the first batch, and again after a restore.
 
         Args:
-            step: of the next batch.
+            step: that the run goes on with, though `skip_steps` may leave it out; all before it was delivered.
             done: slots of it that were delivered before, by any rank.
         """
         self.flush()
