@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("zephon_vl")
 _WARNINGS = 10
 """Bad samples of a source that are logged one by one."""
+_MOST = {"workers": 1 << 12, "prefetch": 1 << 16, "start_step": 1 << 40}
+"""Far beyond any run; a slip of the keyboard would only look like a hang."""
 _DEAD_COORDINATORS = 3
 """Coordinators that may die in a row without delivering anything."""
 
@@ -80,9 +82,9 @@ class Loader:
         self._backend: Backend | None = None
         self.recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
         self.recipe.validate()
-        for name, value, least in (("workers", workers, 0), ("prefetch", prefetch, 0), ("start_step", start_step, 0)):
-            if value < least:
-                raise RecipeError(f"{name} is {value}, but must be at least {least}")
+        for name, value in (("workers", workers), ("prefetch", prefetch), ("start_step", start_step)):
+            if type(value) is not int or not 0 <= value <= _MOST[name]:
+                raise RecipeError(f"{name} is {value!r}, but must be an integer from 0 to {_MOST[name]:,}")
         self.schedule = Schedule(self.recipe)
         self._topologies = topologies_of(self.recipe, dp_size, dp_rank, microbatch_size)
         self.rules = resolve_vision(self.recipe.vision) if self.recipe.vision else None
@@ -183,6 +185,7 @@ class Loader:
 
         Raises:
             StateError: naming what is wrong or what differs. The loader stays as it was.
+            StorageError: if the ledger cannot be written. The loader stays as it was.
         """
         kinds = {"identity": (bytes, bytearray, memoryview), "lanes": Mapping}
         for key, kind in kinds.items():
@@ -195,11 +198,11 @@ class Loader:
             check_identity(saved, self.identity, 0, allow)  # another recipe is the better reason
             raise
         check_identity(saved, self.identity, position.untouched, allow)
+        if self._ledger is not None:
+            self._ledger.begin(position.step, position.done)
         self._stop_backend()
         self._states, self._step, self._done, self._microbatch = position.states, position.step, position.done, 0
         self._ended = self._closed
-        if self._ledger is not None:
-            self._ledger.begin(self._step, self._done)
 
     @functools.cached_property
     def identity(self) -> Identity:

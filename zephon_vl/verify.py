@@ -169,7 +169,7 @@ def digests(
     save_at: int | None = None,
     checkpoint: Path | None = None,
     resume: Path | None = None,
-    ledger: Path | None = None,
+    ledger: str | Path | None = None,
 ) -> Iterator[tuple[int, str]]:
     """(step, SHA-256) of whole steps from real loaders, each as soon as it is whole.
 

@@ -218,6 +218,8 @@ def test_index_and_run_end_with_tables(recipe: Path, capsys: pytest.CaptureFixtu
         (("run", "{recipe}", "--steps", "0"), "--steps is 0, but must be at least 1"),
         (("run", "{recipe}", "--rank", "1"), "dp_rank is 1, but must be in 0..0"),
         (("digest", "{recipe}", "--ranks", "0"), "ranks is 0, but must be at least 1"),
+        (("digest", "{recipe}", "--ledger", "s3://bucket/a"), "the ledger is 's3://bucket/a', but must be a directory"),
+        (("inspect", "{recipe}", "--step", f"{10**30}"), f"start_step is {10**30}, but must be an integer from 0 to"),
         (("digest", "{recipe}", "--steps", "3", "--save-at", "4", "--checkpoint", "x"), "--save-at is 4, outside of"),
         (("digest", "{recipe}", "--save-at", "1", "--checkpoint", "/dev/null/x"), "/dev/null/x: Not a directory"),
         (("run",), "Missing from zephon-vl run: RECIPE"),

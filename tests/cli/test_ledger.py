@@ -18,6 +18,7 @@ from tiny_corpus import build_tiny_corpus
 
 from zephon_vl import Loader
 from zephon_vl.cli.main import main
+from zephon_vl.errors import StorageError
 from zephon_vl.ledger import Ledger, merged
 from zephon_vl.recipe import load_recipe
 from zephon_vl.verify import Ranks, digests
@@ -132,6 +133,21 @@ def test_steps_left_out_after_a_restart_are_no_part_of_the_story(recipe: Path, t
             next(loader)
             next(loader)
     assert [(step.number, step.digest) for step in merged(tmp_path)] == list(digests(skipping, range(5)))
+
+
+def test_a_restore_that_the_ledger_cannot_record_changes_nothing(recipe: Path, tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    with Loader(recipe, workers=0, microbatch_size=8, ledger=path) as loader:
+        start = loader.state_dict()
+        next(loader)
+        path.rmdir()
+        path.write_text("in the way")
+        with pytest.raises(StorageError, match="cannot be written"):
+            loader.load_state_dict(start)
+        assert loader.next_step == 1
+        path.unlink()
+        next(loader)
+    assert [(step.number, step.digest) for step in merged(path)] == list(digests(recipe, range(2)))
 
 
 def test_a_loader_that_is_not_closed_leaves_its_ledger_whole(recipe: Path, tmp_path: Path) -> None:

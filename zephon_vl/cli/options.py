@@ -19,8 +19,9 @@ MemoryLimit = Annotated[
     str | None, tyro.conf.arg(metavar="SIZE", help="Most memory for the buffers of a rank, e.g. 4GB or 512MiB.")
 ]
 
+# No Path: it would make a directory "s3:" of a URL.
 LedgerPath = Annotated[
-    Path | None, tyro.conf.arg(metavar="DIR", help="Record what is delivered in this directory; see zephon-vl ledger.")
+    str | None, tyro.conf.arg(metavar="DIR", help="Record what is delivered in this directory; see zephon-vl ledger.")
 ]
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
