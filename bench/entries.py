@@ -20,8 +20,8 @@ class Entry:
     stage: Stage
     fixed: dict[str, Any] = field(default_factory=dict)
     """Its settings, where they are not to be tuned."""
-    peers: bool = False
-    """With what is in the directory of peers: Pillow as `pip install pillow` gives it, not pillow-simd."""
+    peers: tuple[str, ...] = ()
+    """Folders of the directory of peers that come first on its path: plain Pillow, torchvision."""
     checked: bool = True
     most_rounds: int = 99
     """Of lines that only orient."""
@@ -38,7 +38,7 @@ class Entry:
         return self.fixed or load(self.loader).grid(settings.workers)[0]
 
     def path(self, peers: str) -> tuple[str, ...]:
-        return (peers,) if peers and self.peers else ()
+        return tuple(f"{peers}/{folder}" for folder in self.peers) if peers else ()
 
 
 PEERS = {
@@ -63,12 +63,19 @@ def _same() -> list[Entry]:
 
 
 def _box() -> list[Entry]:
-    peers = [Entry(title=title, loader=loader, stage="pillow", peers=True) for title, loader in PEERS.items()]
+    peers = [Entry(title=title, loader=loader, stage="pillow", peers=("pillow",)) for title, loader in PEERS.items()]
     processors = [
-        Entry(title=f"{title}, HF processor", loader=PEERS[title], stage="hf", peers=True, most_rounds=2)
+        Entry(title=f"{title}, HF processor", loader=PEERS[title], stage="hf", peers=("pillow",), most_rounds=2)
         for title in ("Grain", "torch DataLoader")
     ]
-    titan = Entry(title="TorchTitan", loader="torchtitan_loader", stage="hf", peers=True, checked=False, most_rounds=2)
+    titan = Entry(
+        title="TorchTitan",
+        loader="torchtitan_loader",
+        stage="hf",
+        peers=("pillow", "torchvision"),
+        checked=False,
+        most_rounds=2,
+    )
     return [Entry(title="zephon_vl", loader="zephon_vl", stage="same"), *_ceilings()[:1], *peers, *processors, titan]
 
 

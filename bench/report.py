@@ -133,12 +133,12 @@ def measure(arguments: Arguments, console: Console) -> Everything:
 def _install_peers(directory: Path) -> None:
     """What `pip install` gives, beside whatever Pillow and torch are installed here; without dependencies, so that
     neither is replaced."""
-    if not (directory / "torchvision").is_dir():
-        major, minor = importlib.metadata.version("torch").split(".")[:2]
-        vision = f"torchvision==0.{int(minor) + 15}.*"  # the release for a torch of this version
-        assert major == "2"
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(directory)]
-        subprocess.run([*command, "pillow", vision], check=True)
+    minor = int(importlib.metadata.version("torch").split(".")[1])
+    # torchvision 0.28 is the one for torch 2.13, and so on.
+    for name, version in (("pillow", "pillow"), ("torchvision", f"torchvision==0.{minor + 15}.*")):
+        if not (directory / name).is_dir():
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", directory / name]
+            subprocess.run([*command, version], check=True)
 
 
 def machine() -> dict[str, str]:

@@ -63,7 +63,7 @@ class Arguments:
     prefetch: int = 4
     sleep: float = 0.005
     peers: str = ""
-    """Directory that holds plain Pillow and torchvision (pip install --no-deps --target), for table "box" where
+    """Directory with folders `pillow` and `torchvision` (pip install --no-deps --target), for table "box" where
     pillow-simd is installed or torchvision is not."""
     json: Path | None = None
     """Where the results go."""
@@ -78,7 +78,7 @@ class Arguments:
 def main() -> None:
     arguments = tyro.cli(Arguments, description=__doc__)
     results = measure_table(arguments, Console())
-    show(results, Console())
+    show(results, Console(width=140))
     if arguments.json:
         arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1))
     if arguments.plot:
@@ -196,7 +196,7 @@ def show(results: Results, console: Console) -> None:
             f"{title}: {'same tokens' if found.same else f'DIFFERS {found.fields}, {found.unknown} unknown'}{pixels}"
         )
     for title, why in results.failed.items():
-        console.print(f"{title}: {why}", highlight=False)
+        console.print(f"{title}: {why.splitlines()[-1]}", highlight=False)
 
 
 if __name__ == "__main__":
