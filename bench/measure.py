@@ -20,7 +20,7 @@ from bench.work import Settings
 
 _ROOT = Path(__file__).resolve().parent.parent
 _MEMORY_SECONDS = 0.8
-_PATIENCE = 180.0
+_PATIENCE = 120.0
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
