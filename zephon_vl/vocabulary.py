@@ -60,7 +60,7 @@ def load_vocabulary(recipe: Recipe) -> Vocabulary:
     key = key_of(_files(recipe, file), *_settings(recipe)) if file.is_file() else None
     vocabulary = recall(key, file) if key is not None else None
     if vocabulary is None:
-        vocabulary = _read(recipe, path)
+        vocabulary = _read(recipe, path, file)
         if key is not None:
             remember(key, vocabulary, file)
     return vocabulary
@@ -82,8 +82,8 @@ def _settings(recipe: Recipe) -> tuple[object, ...]:
     return (*versions, recipe.tokenizer.chat_template is None, recipe.vision)
 
 
-def _read(recipe: Recipe, path: Path) -> Vocabulary:
-    loaded = _load(path, recipe.tokenizer.path)
+def _read(recipe: Recipe, path: Path, serialisation: Path) -> Vocabulary:
+    loaded = _load(path, serialisation, recipe.tokenizer.path)
     tokenizer = loaded.tokenizer
     file = loaded.file or _write_to_cache(tokenizer.to_str())
     template = _chat_template(recipe, loaded.templates)
@@ -108,14 +108,13 @@ def _read(recipe: Recipe, path: Path) -> Vocabulary:
 # --- reading -------------------------------------------------------------------------------------------------------
 
 
-def _load(path: Path, given: str) -> _Loaded:
+def _load(path: Path, file: Path, given: str) -> _Loaded:
     if "://" in str(path) or "://" in given:
         raise RecipeError(f"tokenizer.path is {given!r}, but must be a local directory or file; download it first")
     if not path.exists():
         raise RecipeError(
             f"tokenizer.path is {given!r}, but {path} does not exist; give a directory or a tokenizer.json"
         )
-    file = path / "tokenizer.json" if path.is_dir() else path
     if file.is_file():
         return _load_json(file, given)
     return _load_with_transformers(path, given)

@@ -6,11 +6,9 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from bench.loaders.protocol import Delivered, count
-from bench.packing import pack
+from bench.loaders.torch_batches import Counted, Tensors, packed
 from bench.records import Records, order
 from bench.work import Sample, Settings
 
@@ -27,10 +25,8 @@ class Packed(IterableDataset):
     def __init__(self, settings: Settings) -> None:
         self.settings, self.records = settings, Records(settings)
 
-    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        torch.set_num_threads(1)
-        for batch in pack(self._samples(), self.settings):
-            yield {name: torch.from_numpy(field) for name, field in batch.items()}
+    def __iter__(self) -> Iterator[Tensors]:
+        return packed(self._samples(), self.settings)
 
     def _samples(self) -> Iterator[Sample]:
         worker = get_worker_info()
@@ -40,28 +36,13 @@ class Packed(IterableDataset):
                 yield self.records[index]
 
 
-class Open:
-    """A DataLoader's iterator."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.loader = DataLoader(
+def open(settings: Settings) -> Counted:
+    return Counted(
+        DataLoader(
             Packed(settings),
             batch_size=None,
             num_workers=settings.workers,
             prefetch_factor=settings.per_worker,
             multiprocessing_context=settings.tuning.get("context", "fork"),
         )
-        self.batches = iter(self.loader)
-
-    def __iter__(self) -> Iterator[Delivered]:
-        return self
-
-    def __next__(self) -> Delivered:
-        return count(next(self.batches))
-
-    def close(self) -> None:
-        del self.batches
-
-
-def open(settings: Settings) -> Open:
-    return Open(settings)
+    )

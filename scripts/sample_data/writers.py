@@ -41,7 +41,7 @@ algorithm = "best_fit"
 open_sequences = 8
 overlong = "truncate"
 """
-_SOURCES = """
+IMAGE_SOURCES = """
 [[sources]]
 name = "captions"
 path = "captions/*.tar"
@@ -59,18 +59,13 @@ name = "chat"
 path = "chat/*.jsonl"
 schema = "chat"
 weight = 1.0
-
+"""
+WEB_SOURCE = """
 [[sources]]
 name = "web"
 path = ["web/*.jsonl", "web/*.jsonl.gz"]
 schema = "text"
 weight = 1.0
-"""
-_TEXT_SOURCES = """
-[[sources]]
-name = "web"
-path = ["web/*.jsonl", "web/*.jsonl.gz"]
-schema = "text"
 """
 
 
@@ -95,8 +90,8 @@ def write_corpus(out: Path, pictures: list[Picture], texts: list[str], lines: li
 
 def write_recipes(out: Path) -> None:
     """Write the recipes; last, because their presence tells that the corpus is complete."""
-    (out / "text.toml").write_text(_HEAD + _PACKING + _TEXT_SOURCES)
-    (out / "recipe.toml").write_text(_HEAD + _VISION + _PACKING + _SOURCES)
+    (out / "text.toml").write_text(_HEAD + _PACKING + WEB_SOURCE)
+    (out / "recipe.toml").write_text(_HEAD + _VISION + _PACKING + IMAGE_SOURCES + WEB_SOURCE)
 
 
 def _pick(rng: np.random.Generator, lines: list[str]) -> str:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from sample_data.writers import IMAGE_SOURCES, WEB_SOURCE
+
 LANES, SEQUENCES, SEQ_LEN = 8, 8, 64
 
 _VISION = """
@@ -13,28 +15,6 @@ _VISION = """
 preset = "qwen3_5"
 min_pixels = 4096
 max_pixels = 8192
-
-[[sources]]
-name = "captions"
-path = "captions/*.tar"
-schema = "caption"
-weight = 3.0
-
-[[sources]]
-name = "interleaved"
-path = "interleaved/*.parquet"
-schema = "interleaved"
-
-[[sources]]
-name = "chat"
-path = "chat/*.jsonl"
-schema = "chat"
-"""
-_WEB = """
-[[sources]]
-name = "web"
-path = ["web/*.jsonl", "web/*.jsonl.gz"]
-schema = "text"
 """
 
 
@@ -46,5 +26,5 @@ def make_corpus(directory: Path) -> None:
         subprocess.run([sys.executable, str(script), *options], check=True, stdout=subprocess.DEVNULL)
     head = f"seed = 7\nlanes = {LANES}\nglobal_batch_size = {SEQUENCES}\nseq_len = {SEQ_LEN}\n"
     head += '\n[tokenizer]\npath = "tokenizer"\n'
-    (directory / "tiny.toml").write_text(head + _VISION + _WEB)
-    (directory / "tiny_text.toml").write_text(head + _WEB)
+    (directory / "tiny.toml").write_text(head + _VISION + IMAGE_SOURCES + WEB_SOURCE)
+    (directory / "tiny_text.toml").write_text(head + WEB_SOURCE)
