@@ -88,15 +88,26 @@ def _text() -> list[Entry]:
     ]
 
 
-def _sleep() -> list[Entry]:
-    loaders = {"zephon_vl": "zephon_vl", **PEERS}
-    return [
-        Entry(title=title, loader=loader, stage="sleep", checked=False)
-        for title, loader in loaders.items()
-        if loader != "webdataset_loader"
+def _sleep(workers: int) -> list[Entry]:
+    shapes = {"processes": {"processes": workers, "threads": 1}, "threads": {"processes": 0, "threads": workers}}
+    grain = [
+        Entry(title=f"Grain, {name}", loader="grain_loader", stage="sleep", fixed=fixed, checked=False)
+        for name, fixed in shapes.items()
     ]
+    loaders = {"zephon_vl": "zephon_vl", "torch DataLoader": "torch_dataloader", "zephon 0.2.0": "zephon_loader"}
+    others = [Entry(title=title, loader=loader, stage="sleep", checked=False) for title, loader in loaders.items()]
+    return [others[0], *grain, *others[1:]]
 
 
-def entries_of(table: str) -> list[Entry]:
+def entries_of(table: str, workers: int) -> list[Entry]:
     """The lines of a table."""
-    return {"same": _same, "box": _box, "sleep": _sleep, "text": _text}[table]()
+    match table:
+        case "same":
+            return _same()
+        case "box":
+            return _box()
+        case "sleep":
+            return _sleep(workers)
+        case "text":
+            return _text()
+    raise ValueError(f"no table {table!r}")

@@ -92,7 +92,7 @@ def measure(arguments: Arguments, console: Console) -> Everything:
     same = run_vl.measure_table(base, console)
     run_vl.show(same, console)
     console.rule("out of the box")
-    box = run_vl.measure_table(dataclasses.replace(base, table="box"), console, run_vl.best_tuning(same))
+    box = run_vl.measure_table(dataclasses.replace(base, table="box"), console)
     run_vl.show(box, console)
     fewer = dataclasses.replace(base, repeat=min(2, arguments.repeat), tune=False, check=False)
     few = ("zephon_vl", "ceiling", "grain_loader")

@@ -11,7 +11,6 @@ loader's settings are tuned over its own small grid, and the best are taken.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -87,25 +86,28 @@ def main() -> None:
         plot_table(results, arguments.plot)
 
 
-def measure_table(arguments: Arguments, console: Console, tuned: Mapping[str, dict[str, Any]] | None = None) -> Results:
-    """All rounds of one table. `tuned`: settings found before, by loader."""
+def measure_table(arguments: Arguments, console: Console) -> Results:
+    """All rounds of one table. A loader is tuned at its first entry; its others run with the same."""
     paths = ensure_corpus(arguments.data, arguments.images)
     settings = Settings(
         data=str(paths.root), workers=arguments.workers, prefetch=arguments.prefetch, sleep=arguments.sleep
     )
     results = Results(table=arguments.table, workers=arguments.workers, seconds=arguments.seconds)
-    entries = [e for e in entries_of(arguments.table) if not arguments.loaders or e.loader in arguments.loaders]
+    entries = entries_of(arguments.table, arguments.workers)
+    entries = [entry for entry in entries if not arguments.loaders or entry.loader in arguments.loaders]
     ready: dict[str, Settings] = {}
+    tuned: dict[str, dict[str, Any]] = {}
     for entry in entries:
         if lacks := missing(entry.loader, entry.path(arguments.peers)):
             results.failed[entry.title] = f"not installed: {', '.join(lacks)}"
             continue
         try:
             own = entry.settings(settings)
-            tuning = dict(tuned[entry.loader]) if tuned and entry.tuned and entry.loader in tuned else None
-            if tuning is None and arguments.tune and entry.tuned:
-                tuning = _tune(entry, own, arguments, results, console)
-            ready[entry.title] = msgspec.structs.replace(own, tuning=tuning or entry.tuning(own))
+            if entry.tuned and entry.loader not in tuned:
+                best = _tune(entry, own, arguments, results, console) if arguments.tune else None
+                tuned[entry.loader] = best or entry.tuning(own)
+            tuning = tuned[entry.loader] if entry.tuned else entry.fixed
+            ready[entry.title] = msgspec.structs.replace(own, tuning=tuning)
             if arguments.check and entry.checked:
                 results.compared[entry.title] = _compare(entry, ready[entry.title], arguments)
         except Failed as error:
@@ -127,12 +129,6 @@ def measure_table(arguments: Arguments, console: Console, tuned: Mapping[str, di
                 highlight=False,
             )
     return results
-
-
-def best_tuning(results: Results) -> dict[str, dict[str, Any]]:
-    """The settings that loaders of a table ran with, by loader; not those of the ceiling."""
-    measured = [rounds[0] for rounds in results.entries.values() if rounds[0].loader != "ceiling"]
-    return {one.loader: one.settings.tuning for one in measured}
 
 
 def _tune(entry: Entry, settings: Settings, arguments: Arguments, results: Results, console: Console) -> dict | None:

@@ -93,7 +93,7 @@ class Engine:
         self._planner = MicrobatchPlanner(setup, [BatchLayout(spec) for spec in setup.layouts])
         self._limit = BadSampleLimit(recipe, sources)
         self._planned = self._delivered = self._consumed = 0
-        self._upcoming: tuple[int, list[int]] = (-1, [])
+        self._upcoming: tuple[int, dict[int, int]] = (-1, {})
         self._ready: dict[int, BatchHeader] = {}
         self._events: list[BadRecord] = []
         self._filtered = 0
@@ -111,8 +111,8 @@ class Engine:
         """Do all that can be done now without waiting."""
         while self._plan_next():
             pass
-        for lane in self._upcoming_lanes():
-            self._advance(lane)
+        for lane, microbatch in self._upcoming_lanes().items():
+            self._advance(lane, microbatch)
         self._deliver_ready()
 
     def on_result(self, task: Task, result: Result) -> None:
@@ -214,22 +214,27 @@ class Engine:
         phases = [_lane_phase(pipeline, phase) for phase in self._schedule.phases]
         return {lane: Lane(lane, self._recipe.lanes, counts, phases, self._recipe.repeat) for lane in lanes}
 
-    def _upcoming_lanes(self) -> list[int]:
-        """The lanes of the microbatches up to the prefetch distance, the most urgent first, each once."""
+    def _upcoming_lanes(self) -> dict[int, int]:
+        """The lanes of the microbatches up to the prefetch distance, the most urgent first, each with the first
+        microbatch that needs it."""
         if self._upcoming[0] != self._planned:
-            lanes: dict[int, None] = {}
+            lanes: dict[int, int] = {}
             for ahead in range(self._prefetch + 1):
-                slots = self._agenda.peek(ahead).slots
-                lanes.update({slot % self._recipe.lanes: None for slot in slots if slot != EMPTY})
-            self._upcoming = (self._planned, list(lanes))
+                for slot in self._agenda.peek(ahead).slots:
+                    if slot != EMPTY:
+                        lanes.setdefault(slot % self._recipe.lanes, self._planned + ahead)
+            self._upcoming = (self._planned, lanes)
         return self._upcoming[1]
 
-    def _advance(self, lane_number: int, sequences: int = 1) -> bool:
-        """Whether a lane has `sequences` closed sequences waiting, or has ended; moves it on as far as it can go."""
+    def _advance(self, lane_number: int, microbatch: int, sequences: int = 1) -> bool:
+        """Whether a lane has `sequences` closed sequences waiting, or has ended; moves it on as far as it can go, for
+        the `microbatch` that needs it next."""
         lane, closed = self._lanes[lane_number], self._closed[lane_number]
         while len(closed) < sequences and not lane.ended:
             sequence = lane.advance()
-            self._request(lane, self._planned - self._prefetch // 2)
+            # By the microbatch that waits for it: after a start or a restore all lanes are empty, and the first
+            # microbatch must not wait until those of later ones are filled.
+            self._request(lane, microbatch - self._prefetch // 2)
             if sequence is not None:
                 self._account(sequence)
                 step = self._schedule.step_of(sequence.number)
@@ -293,7 +298,7 @@ class Engine:
         step = turn.step
         lanes = [slot % self._recipe.lanes for slot in turn.slots if slot != EMPTY]
         # Each lane is moved on, not only those up to the first that lacks something: each asks for what it needs.
-        ready = [self._advance(lane, lanes.count(lane)) for lane in dict.fromkeys(lanes)]
+        ready = [self._advance(lane, self._planned, lanes.count(lane)) for lane in dict.fromkeys(lanes)]
         # A step that was begun before a resume is finished, whatever its lanes still have.
         begun = self._resumed_inside and step == self._first_step
         if turn.microbatch == 0 and not begun and not self._recipe.repeat:
@@ -304,7 +309,7 @@ class Engine:
     def _reaches(self, lane_number: int, step: int) -> bool:
         """Whether a lane is known to have a sequence for a step, or to have none; moves it on as far as it can go."""
         if lane_number in self._closed:
-            return self._advance(lane_number)
+            return self._advance(lane_number, self._planned)
         lane = self._lanes[lane_number]
         while not lane.ended and not self._has_sequence(lane_number, step):
             sequence = lane.advance()
