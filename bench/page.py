@@ -13,45 +13,47 @@ from bench.run_vl import Results
 
 
 class Everything(msgspec.Struct, kw_only=True):
-    """The results of one run of report.py."""
+    """What report.py has measured so far."""
 
     about: About
     machine: dict[str, str]
-    minutes: float
-    same: Results
-    box: Results
-    scaling: dict[str, Results]
-    sleeping: dict[str, Results]
-    text: Results
-    resume: ResumeResults
+    minutes: dict[str, float] = {}
+    """How long each table took."""
+    same: Results | None = None
+    box: Results | None = None
+    scaling: dict[str, Results] = {}
+    """By the number of workers, as `sleeping`."""
+    sleeping: dict[str, Results] = {}
+    text: Results | None = None
+    resume: ResumeResults | None = None
 
 
 def page(found: Everything, others: Sequence[str] = ()) -> str:
     """The whole page. `others`: sections of other scripts, kept as they are."""
-    parts = [
-        _head(found),
-        _table_section(
-            found.same,
-            "Same code",
+    parts = [_head(found)]
+    if found.same:
+        what = (
             "Every loader calls the same decode, resize, patchify and tokenize functions (this library's operators, "
-            "with simplejpeg and pillow-simd), so only the loaders differ.",
-        ),
-        _table_section(
-            found.box,
-            "Out of the box",
+            "with simplejpeg and pillow-simd), so only the loaders differ."
+        )
+        parts.append(_table_section(found.same, "Same code", what))
+    if found.box:
+        what = (
             "Each as its user gets it: this library with its own operators; the others with plain Pillow and NumPy "
             "(uint8 patches, the leanest way to write it), and with the image processor of transformers, which gives "
             "float32. This library and the lean lines leave normalising to the device; the processor and TorchTitan "
-            "do it in the worker.",
-        ),
-        _scaling(found),
-        _sleeping(found.sleeping),
-        _text(found.text),
-        _resume(found.resume),
-        _method(found),
-        *others,
-    ]
-    return "\n\n".join(parts) + "\n"
+            "do it in the worker."
+        )
+        parts.append(_table_section(found.box, "Out of the box", what))
+    if found.scaling:
+        parts.append(_scaling(found))
+    if found.sleeping:
+        parts.append(_sleeping(found.sleeping))
+    if found.text:
+        parts.append(_text(found.text))
+    if found.resume:
+        parts.append(_resume(found.resume))
+    return "\n\n".join([*parts, _method(found), *others]) + "\n"
 
 
 def _head(found: Everything) -> str:
@@ -61,7 +63,7 @@ def _head(found: Everything) -> str:
 
 ![Samples a second of each loader](benchmarks.png)
 
-Written by `python bench/report.py` from one run of {found.minutes:.0f} minutes; nothing on this page is typed. Run it
+Written by `python bench/report.py` in {sum(found.minutes.values()):.0f} minutes; nothing on this page is typed. Run it
 on your own machine: absolute figures of one machine say little about another.
 
 - Machine: {machine["processor"]}, {machine["cores"]} cores. {versions}.
@@ -85,6 +87,11 @@ def _first(rates: Mapping[str, tuple[float, float, float]], title: str) -> float
     return rates[title][0] if title in rates else None
 
 
+def _grain(rates: Mapping[str, tuple[float, float, float]]) -> float | None:
+    """The best of Grain's lines."""
+    return max((rate for title, (rate, _, _) in rates.items() if title.startswith("Grain")), default=None)
+
+
 def _ratio(value: float, to: float | None) -> str:
     return f"{value / to:.2f}" if to else "-"
 
@@ -95,7 +102,7 @@ def _mid(rounds: Sequence[Measured], field: str) -> float:
 
 def _table_section(results: Results, title: str, what: str) -> str:
     rates = _rates(results)
-    ceiling, grain = _first(rates, "ceiling, tuned"), _first(rates, "Grain")
+    ceiling, grain = _first(rates, "ceiling, tuned"), _grain(rates)
     bare = _mid(results.entries["ceiling, tuned"], "cpu") if "ceiling, tuned" in results.entries else None
     rows = []
     for name, rounds in results.entries.items():
@@ -160,11 +167,11 @@ def _failures(results: Results) -> str:
 
 
 def _scaling(found: Everything) -> str:
-    tables = {**found.scaling, str(found.same.workers): found.same}
-    if len(tables) < 2:
-        return ""
+    tables = dict(found.scaling)
+    if found.same:
+        tables[str(found.same.workers)] = found.same
     counts = sorted(tables, key=int)
-    names = [n for n in found.same.entries if any(n in found.scaling[c].entries for c in found.scaling)]
+    names = dict.fromkeys(name for results in found.scaling.values() for name in results.entries)
     rows = []
     for name in names:
         cells = [_first(_rates(tables[count]), name) for count in counts]
@@ -177,7 +184,7 @@ def _sleeping(tables: Mapping[str, Results]) -> str:
     rows = []
     for workers, results in tables.items():
         rates = _rates(results)
-        grain = _first(rates, "Grain")
+        grain = _grain(rates)
         for name, rounds in results.entries.items():
             ideal = int(workers) / rounds[0].settings.sleep
             rows.append(
@@ -207,20 +214,21 @@ def _per_batch(rounds: Sequence[Measured]) -> float:
 
 def _text(results: Results) -> str:
     rates = {title: middle([one.tokens_rate for one in rounds]) for title, rounds in results.entries.items()}
-    alone = _first(rates, "tokenizers alone")
+    alone, grain = _first(rates, "tokenizers alone"), _grain(rates)
     rows = [
         [
             name,
             f"{rates[name][0]:,.0f}",
             f"{rates[name][1]:,.0f} to {rates[name][2]:,.0f}",
             _ratio(rates[name][0], alone),
+            _ratio(rates[name][0], grain),
             f"{_mid(rounds, 'cpu') * 1e6:.0f}",
             f"{_mid(rounds, 'pss') / 1e6:.0f}",
         ]
         for name, rounds in results.entries.items()
     ]
-    header = ["loader", "tokens/s", "spread", "of tokenizers alone", "CPU a document, us", "peak PSS, MB"]
-    notes = filter(None, [_same_work(results), _failures(results)])
+    header = ["loader", "tokens/s", "spread", "of tokenizers alone", "of Grain", "CPU a document, us", "peak PSS, MB"]
+    notes = filter(None, [_same_work(results), _tuning(results), _failures(results)])
     return "\n\n".join([f"## Text only, {results.workers} workers", _rows(header, rows), *notes])
 
 
@@ -241,12 +249,14 @@ def _resume(results: ResumeResults) -> str:
 
 
 def _method(found: Everything) -> str:
-    rounds = max(len(rounds) for rounds in found.same.entries.values())
+    tables = [table for table in (found.same, found.box, found.text) if table]
+    rounds = max((len(rounds) for table in tables for rounds in table.entries.values()), default=0)
+    seconds = max((table.seconds for table in tables), default=0)
     return f"""## Method
 
 - Each measurement is a process of its own, and loaders take turns, round by round ({rounds} rounds): figures are
-  medians, the spread is the least and the most.
-- A window of {found.same.seconds:.0f} s of the steady state is timed from the arrival of one batch to that of another.
+  medians, the spread is the least and the most. Loaders are compared within a table only.
+- A window of {seconds:.0f} s of the steady state is timed from the arrival of one batch to that of another.
   The consumer reads one byte of each page of each tensor and lets the batch go.
 - CPU time is of all processes together. The consumer's own is what a training loop pays for with its GIL.
 - Start-up is the call that opens the loader; first batch counts from before the import of its library, in a process

@@ -1,10 +1,12 @@
 """Everything in one run: all tables, then docs/benchmarks.md and its picture.
 
-    python bench/report.py --data bench_data --peers bench_peers        # about 20 minutes on two cores
+    python bench/report.py --data bench_data --peers bench_peers        # about 25 minutes on two cores
+    python bench/report.py --only text restore                          # these tables anew, the others as they are
     python bench/report.py --no-run                                     # write the page again from the results
 
-Results lie as JSON in `--results`; the page is made of them alone. Sections of other scripts, between marks in the
-page (`<!-- section: NAME -->` to `<!-- end: NAME -->`), are kept.
+Results lie as JSON in `--results`, written after each table; the page is made of them alone. Loaders are compared
+within a table only, so a table may be measured anew without the others. Sections of other scripts, between marks in
+the page (`<!-- section: NAME -->` to `<!-- end: NAME -->`), are kept.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import tyro
@@ -32,6 +36,7 @@ from bench.page import Everything, page
 from bench.plots import plot_tables
 
 _ROOT = Path(__file__).resolve().parent.parent
+Part = Literal["same", "box", "scaling", "sleep", "text", "restore"]
 OTHERS = re.compile(r"<!-- section: (?P<name>[\w-]+) -->.*?<!-- end: (?P=name) -->", re.DOTALL)
 """What other scripts write into the page."""
 
@@ -50,10 +55,14 @@ class Arguments:
     picture: Path = _ROOT / "docs" / "benchmarks.png"
     run: bool = True
     """Measure; else only write the page from the results."""
+    only: tuple[Part, ...] = ()
+    """The tables to measure; default all. The others are kept from the results."""
     seconds: float = 3.0
     repeat: int = 5
     scaling: tuple[int, ...] = (1, 4)
     """Numbers of workers besides 2."""
+    sleeping: tuple[int, ...] = (8, 32)
+    """Numbers of workers that sleep."""
     step: int = 300
     """Batches before the restore."""
     quick: bool = False
@@ -64,23 +73,50 @@ def main() -> None:
     arguments = tyro.cli(Arguments, description=__doc__)
     console = Console()
     if arguments.quick:
-        arguments = dataclasses.replace(arguments, seconds=2.0, repeat=1, scaling=(), step=20)
+        arguments = dataclasses.replace(arguments, seconds=2.0, repeat=1, scaling=(), sleeping=(8,), step=20)
     if arguments.run:
-        everything = measure(arguments, console)
-        arguments.results.write_bytes(msgspec.json.format(msgspec.json.encode(everything), indent=1))
-    everything = msgspec.json.decode(arguments.results.read_bytes(), type=Everything)
+        measure(arguments, console)
+    everything = _saved(arguments.results)
     old = arguments.page.read_text() if arguments.page.is_file() else ""
     arguments.page.write_text(page(everything, [found.group(0) for found in OTHERS.finditer(old)]))
-    plot_tables([everything.same, everything.box], arguments.picture)
+    plot_tables([table for table in (everything.same, everything.box) if table], arguments.picture)
     console.print(f"written: {arguments.page}, {arguments.picture}", highlight=False)
 
 
-def measure(arguments: Arguments, console: Console) -> Everything:
-    """Run all tables, one after the other."""
-    begin = time.monotonic()
+def measure(arguments: Arguments, console: Console) -> None:
+    """Measure the tables, one after the other; results are written after each."""
     _install_peers(arguments.peers)
-    paths = ensure_corpus(arguments.data, arguments.images)
-    base = run_vl.Arguments(
+    about, on = ensure_corpus(arguments.data, arguments.images).about, machine()
+    found = _saved(arguments.results) if arguments.only else Everything(about=about, machine=on)
+    if (found.about, found.machine) != (about, on):
+        sys.exit(
+            f"{arguments.results} was measured with {found.about}, {found.machine}; here it is {about}, {on}. "
+            "Tables of one page must come from one machine: leave --only out to measure all, or give another --results."
+        )
+    measures: dict[Part, Callable[[], None]] = {
+        "same": lambda: setattr(found, "same", _table(_base(arguments), console)),
+        "box": lambda: setattr(found, "box", _table(dataclasses.replace(_base(arguments), table="box"), console)),
+        "scaling": lambda: setattr(found, "scaling", _scaling(arguments, console)),
+        "sleep": lambda: setattr(found, "sleeping", _sleeping(arguments, console)),
+        "text": lambda: setattr(found, "text", _text(arguments, console)),
+        "restore": lambda: setattr(found, "resume", _restore(arguments, console)),
+    }
+    for part, measure_part in measures.items():
+        if arguments.only and part not in arguments.only:
+            continue
+        console.rule(part)
+        begin = time.monotonic()
+        measure_part()
+        found.minutes[part] = (time.monotonic() - begin) / 60
+        arguments.results.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
+
+
+def _saved(path: Path) -> Everything:
+    return msgspec.json.decode(path.read_bytes(), type=Everything)
+
+
+def _base(arguments: Arguments) -> run_vl.Arguments:
+    return run_vl.Arguments(
         data=arguments.data,
         images=arguments.images,
         seconds=arguments.seconds,
@@ -88,46 +124,44 @@ def measure(arguments: Arguments, console: Console) -> Everything:
         peers=str(arguments.peers.absolute()),
         tune=not arguments.quick,
     )
-    console.rule("same code")
-    same = run_vl.measure_table(base, console)
-    run_vl.show(same, console)
-    console.rule("out of the box")
-    box = run_vl.measure_table(dataclasses.replace(base, table="box"), console)
-    run_vl.show(box, console)
-    fewer = dataclasses.replace(base, repeat=min(2, arguments.repeat), tune=False, check=False)
+
+
+def _table(arguments: run_vl.Arguments, console: Console) -> run_vl.Results:
+    results = run_vl.measure_table(arguments, console)
+    run_vl.show(results, console)
+    return results
+
+
+def _scaling(arguments: Arguments, console: Console) -> dict[str, run_vl.Results]:
+    fewer = dataclasses.replace(_base(arguments), repeat=min(2, arguments.repeat), check=False)
     few = ("zephon_vl", "ceiling", "grain_loader")
-    scaling = {}
-    for workers in arguments.scaling:
-        console.rule(f"{workers} workers")
-        more = dataclasses.replace(fewer, workers=workers, loaders=few, tune=not arguments.quick)
-        scaling[str(workers)] = run_vl.measure_table(more, console)
-    sleeping = {}
-    for workers in (8, 32):
-        console.rule(f"sleep, {workers} workers")
-        asleep = dataclasses.replace(fewer, table="sleep", workers=workers, prefetch=max(4, workers), repeat=1)
-        sleeping[str(workers)] = run_vl.measure_table(asleep, console)
-    console.rule("text")
-    text = run_vl.measure_table(dataclasses.replace(base, table="text", tune=False), console)
-    run_text.show_tokens(text, console)
-    console.rule("restore")
-    resume = run_resume.measure_resume(
+    counts = arguments.scaling
+    return {str(n): _table(dataclasses.replace(fewer, workers=n, loaders=few), console) for n in counts}
+
+
+def _sleeping(arguments: Arguments, console: Console) -> dict[str, run_vl.Results]:
+    base = dataclasses.replace(_base(arguments), table="sleep", tune=False)
+    # As many batches ahead as there are workers: lanes are filled before the window, and every worker has its work.
+    return {
+        str(n): _table(dataclasses.replace(base, workers=n, prefetch=max(4, n)), console) for n in arguments.sleeping
+    }
+
+
+def _text(arguments: Arguments, console: Console) -> run_vl.Results:
+    results = run_vl.measure_table(dataclasses.replace(_base(arguments), table="text"), console)
+    run_text.show_tokens(results, console)
+    return results
+
+
+def _restore(arguments: Arguments, console: Console) -> run_resume.Results:
+    results = run_resume.measure_resume(
         run_resume.Arguments(
-            data=arguments.data, images=arguments.images, step=arguments.step, repeat=min(3, arguments.repeat)
+            data=arguments.data, images=arguments.images, step=arguments.step, repeat=arguments.repeat
         ),
         console,
     )
-    run_resume.show(resume, console)
-    return Everything(
-        about=paths.about,
-        machine=machine(),
-        minutes=(time.monotonic() - begin) / 60,
-        same=same,
-        box=box,
-        scaling=scaling,
-        sleeping=sleeping,
-        text=text,
-        resume=resume,
-    )
+    run_resume.show(results, console)
+    return results
 
 
 def _install_peers(directory: Path) -> None:

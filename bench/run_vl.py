@@ -171,7 +171,7 @@ def show(results: Results, console: Console) -> None:
     )
     rates = {title: middle([m.rate for m in rounds]) for title, rounds in results.entries.items()}
     ceiling = next((rates[t][0] for t in rates if t.startswith("ceiling, tuned")), None)
-    grain = next((rates[t][0] for t in rates if t.startswith("Grain")), None)
+    grain = max((rates[t][0] for t in rates if t.startswith("Grain")), default=None)
     for title, rounds in results.entries.items():
         rate, least, most = rates[title]
         table.add_row(
