@@ -87,7 +87,8 @@ def measure(arguments: Arguments, console: Console) -> None:
     """Measure the tables, one after the other; results are written after each."""
     _install_peers(arguments.peers)
     about, on = ensure_corpus(arguments.data, arguments.images).about, machine()
-    found = _saved(arguments.results) if arguments.only else Everything(about=about, machine=on)
+    kept = arguments.only and arguments.results.is_file()
+    found = _saved(arguments.results) if kept else Everything(about=about, machine=on)
     if (found.about, found.machine) != (about, on):
         sys.exit(
             f"{arguments.results} was measured with {found.about}, {found.machine}; here it is {about}, {on}. "

@@ -11,6 +11,7 @@ loader's settings are tuned over its own small grid, and the best are taken.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +29,11 @@ from bench.loaders.protocol import load, missing
 from bench.measure import Failed, Measured, middle, run, run_module
 from bench.same_work import Compared
 from bench.work import Settings
+
+_SETTLE = 20
+"""Batches before the window where a stage sleeps: 2 sequences each, so that all 32 lanes of that recipe are full."""
+_MOST_FAILURES = 2
+"""Of an entry; then it is left out."""
 
 
 class Results(msgspec.Struct, kw_only=True):
@@ -90,7 +96,11 @@ def measure_table(arguments: Arguments, console: Console) -> Results:
     """All rounds of one table. A loader is tuned at its first entry; its others run with the same."""
     paths = ensure_corpus(arguments.data, arguments.images)
     settings = Settings(
-        data=str(paths.root), workers=arguments.workers, prefetch=arguments.prefetch, sleep=arguments.sleep
+        data=str(paths.root),
+        workers=arguments.workers,
+        prefetch=arguments.prefetch,
+        settle=_SETTLE if arguments.table == "sleep" else 0,
+        sleep=arguments.sleep,
     )
     results = Results(table=arguments.table, workers=arguments.workers, seconds=arguments.seconds)
     entries = entries_of(arguments.table, arguments.workers)
@@ -113,14 +123,16 @@ def measure_table(arguments: Arguments, console: Console) -> Results:
         except Failed as error:
             results.failed[entry.title] = str(error)
             console.print(f"[red]{entry.title}: {error}", highlight=False)
+    failures: Counter[str] = Counter()
     for number in range(arguments.repeat):
         for entry in entries:
-            if entry.title not in ready or number >= entry.most_rounds:
+            if entry.title not in ready or number >= entry.most_rounds or failures[entry.title] >= _MOST_FAILURES:
                 continue
             try:
                 found = run(entry.loader, ready[entry.title], arguments.seconds, entry.path(arguments.peers))
             except Failed as error:
-                results.failed[entry.title] = str(error)
+                failures[entry.title] += 1
+                results.failed[entry.title] = f"{failures[entry.title]} of {number + 1} rounds: {error}"
                 console.print(f"[red]{entry.title}: {error}", highlight=False)
                 continue
             results.entries.setdefault(entry.title, []).append(found)

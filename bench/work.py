@@ -46,6 +46,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Sequences that packing keeps open."""
     prefetch: int = 4
     """Batches to have ready over all workers."""
+    settle: int = 0
+    """Batches that are taken before the window, at least; where work is slow, the rate until then is of a loader that
+    fills its open sequences."""
     seed: int = 0
     sleep: float = 0.005
     """Seconds of stage "sleep"."""
