@@ -176,8 +176,12 @@ def _scaling(found: Everything) -> str:
     for name in names:
         cells = [_first(_rates(tables[count]), name) for count in counts]
         rows.append([name, *(f"{cell:.0f}" if cell else "-" for cell in cells)])
-    table = _rows(["samples/s, same code", *(f"{count} workers" for count in counts)], rows)
-    return f"## Scaling\n\n{table}\n\nBeyond the machine's cores, workers only show that they do no harm."
+    table = _rows(["samples/s, same code", *(f"workers: {count}" for count in counts)], rows)
+    note = (
+        "Beyond the machine's cores, workers only show that they do no harm. Grain's grid holds twice as many reading "
+        "threads as workers, and its best is taken: with one worker it may use two cores."
+    )
+    return f"## Scaling\n\n{table}\n\n{note}"
 
 
 def _sleeping(tables: Mapping[str, Results]) -> str:
@@ -205,7 +209,12 @@ def _sleeping(tables: Mapping[str, Results]) -> str:
         "A fixed sleep stands for decoding, so cores are not the limit: what is left is what the loaders themselves "
         "cost. The ideal is workers over the time of the sleep. Samples are captions."
     )
-    return f"## A stage that sleeps\n\n{what}\n\n{_rows(header, rows)}"
+    told = [
+        f"With {workers} workers: {failures[0].lower()}{failures[1:]}"
+        for workers, results in tables.items()
+        if (failures := _failures(results))
+    ]
+    return "\n\n".join(["## A stage that sleeps", what, _rows(header, rows), *told])
 
 
 def _per_batch(rounds: Sequence[Measured]) -> float:
