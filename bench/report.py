@@ -110,7 +110,9 @@ def measure(arguments: Arguments, console: Console) -> None:
         measure_part()
         found.minutes[part] = (time.monotonic() - begin) / 60
         # Where the corpus lies on this machine is nothing that a reader of the results needs.
-        encoded = msgspec.json.encode(found).replace(str(arguments.data).encode(), b"bench_data")
+        encoded = msgspec.json.encode(found)
+        if arguments.data.is_absolute():
+            encoded = encoded.replace(str(arguments.data).encode(), b"bench_data")
         arguments.results.write_bytes(msgspec.json.format(encoded, indent=1))
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from zephon_vl.allocator import return_freed_memory
 from zephon_vl.contracts import Context, Operator, Sample, TextPart, Vocabulary
 from zephon_vl.errors import BadSample, RecipeError
 from zephon_vl.vocabulary import adds_bos
@@ -179,7 +180,9 @@ def text_encoder(vocabulary: Vocabulary) -> TextEncoder:
 
 @functools.lru_cache(maxsize=2)
 def _load_encoder(file: str, fingerprint: str, bos: int, named: frozenset[int]) -> TextEncoder:
-    return TextEncoder(file, bos, named)
+    encoder = TextEncoder(file, bos, named)
+    return_freed_memory()
+    return encoder
 
 
 def image_writer(vocabulary: Vocabulary) -> Callable[[int], tuple[NDArray[np.int32], int]]:
