@@ -186,7 +186,7 @@ def _scaling(found: Everything) -> str:
 
 def _sleeping(tables: Mapping[str, Results]) -> str:
     rows = []
-    for workers, results in tables.items():
+    for workers, results in sorted(tables.items(), key=lambda item: int(item[0])):
         rates = _rates(results)
         grain = _grain(rates)
         for name, rounds in results.entries.items():

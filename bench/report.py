@@ -62,7 +62,7 @@ class Arguments:
     scaling: tuple[int, ...] = (1, 4)
     """Numbers of workers besides 2."""
     sleeping: tuple[int, ...] = (8, 32)
-    """Numbers of workers that sleep."""
+    """Numbers of workers that sleep; with `--only sleep` others are kept."""
     step: int = 300
     """Batches before the restore."""
     quick: bool = False
@@ -98,7 +98,7 @@ def measure(arguments: Arguments, console: Console) -> None:
         "same": lambda: setattr(found, "same", _table(_base(arguments), console)),
         "box": lambda: setattr(found, "box", _table(dataclasses.replace(_base(arguments), table="box"), console)),
         "scaling": lambda: setattr(found, "scaling", _scaling(arguments, console)),
-        "sleep": lambda: setattr(found, "sleeping", _sleeping(arguments, console)),
+        "sleep": lambda: setattr(found, "sleeping", found.sleeping | _sleeping(arguments, console)),
         "text": lambda: setattr(found, "text", _text(arguments, console)),
         "restore": lambda: setattr(found, "resume", _restore(arguments, console)),
     }
