@@ -52,7 +52,7 @@ def test_page_has_ratios_and_keeps_other_sections() -> None:
     everything = Everything(
         about=About(images=10, seed=0, tokenizer="qwen", megapixels=1.0, bytes=2e5),
         machine={"processor": "one", "cores": "2"},
-        minutes=19.0,
+        minutes={"same": 12.0, "text": 7.0},
         same=results("same"),
         box=results("box"),
         scaling={"1": results("same")},
@@ -64,6 +64,18 @@ def test_page_has_ratios_and_keeps_other_sections() -> None:
     other = "<!-- section: plan -->\n## Planning\n<!-- end: plan -->"
     text = page(everything, [other])
     assert "| zephon_vl | 290 | 280 to 300 | 0.97 | 1.45 |" in text
+    assert "in 19 minutes" in text
+    assert "With 32 workers: not measured: zephon 0.2.0: not installed: zephon." in text
     assert "Not measured: zephon 0.2.0: not installed: zephon." in text
     assert [found.group(0) for found in OTHERS.finditer(text)] == [other]
     assert page(everything, [found.group(0) for found in OTHERS.finditer(text)]) == text
+
+
+def test_page_of_one_table_has_that_one_alone() -> None:
+    everything = Everything(
+        about=About(images=10, seed=0, tokenizer="qwen", megapixels=1.0, bytes=2e5),
+        machine={"processor": "one", "cores": "2"},
+        text=results("text"),
+    )
+    text = page(everything, [])
+    assert [line for line in text.splitlines() if line.startswith("## ")] == ["## Text only, 2 workers", "## Method"]
