@@ -9,7 +9,7 @@ import msgspec
 from bench.corpus_paths import MAX_PIXELS, SEQ_LEN, About
 from bench.measure import Measured, middle
 from bench.run_resume import Results as ResumeResults
-from bench.run_vl import Results
+from bench.run_vl import Results, best_grain, rates_of
 
 
 class Everything(msgspec.Struct, kw_only=True):
@@ -79,17 +79,8 @@ def _rows(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
-def _rates(results: Results) -> dict[str, tuple[float, float, float]]:
-    return {title: middle([one.rate for one in rounds]) for title, rounds in results.entries.items()}
-
-
 def _first(rates: Mapping[str, tuple[float, float, float]], title: str) -> float | None:
     return rates[title][0] if title in rates else None
-
-
-def _grain(rates: Mapping[str, tuple[float, float, float]]) -> float | None:
-    """The best of Grain's lines."""
-    return max((rate for title, (rate, _, _) in rates.items() if title.startswith("Grain")), default=None)
 
 
 def _ratio(value: float, to: float | None) -> str:
@@ -101,8 +92,8 @@ def _mid(rounds: Sequence[Measured], field: str) -> float:
 
 
 def _table_section(results: Results, title: str, what: str) -> str:
-    rates = _rates(results)
-    ceiling, grain = _first(rates, "ceiling, tuned"), _grain(rates)
+    rates = rates_of(results)
+    ceiling, grain = _first(rates, "ceiling, tuned"), best_grain(rates)
     bare = _mid(results.entries["ceiling, tuned"], "cpu") if "ceiling, tuned" in results.entries else None
     rows = []
     for name, rounds in results.entries.items():
@@ -174,7 +165,7 @@ def _scaling(found: Everything) -> str:
     names = dict.fromkeys(name for results in found.scaling.values() for name in results.entries)
     rows = []
     for name in names:
-        cells = [_first(_rates(tables[count]), name) for count in counts]
+        cells = [_first(rates_of(tables[count]), name) for count in counts]
         rows.append([name, *(f"{cell:.0f}" if cell else "-" for cell in cells)])
     table = _rows(["samples/s, same code", *(f"workers: {count}" for count in counts)], rows)
     note = (
@@ -187,8 +178,8 @@ def _scaling(found: Everything) -> str:
 def _sleeping(tables: Mapping[str, Results]) -> str:
     rows = []
     for workers, results in sorted(tables.items(), key=lambda item: int(item[0])):
-        rates = _rates(results)
-        grain = _grain(rates)
+        rates = rates_of(results)
+        grain = best_grain(rates)
         for name, rounds in results.entries.items():
             ideal = int(workers) / rounds[0].settings.sleep
             rows.append(
@@ -223,7 +214,7 @@ def _per_batch(rounds: Sequence[Measured]) -> float:
 
 def _text(results: Results) -> str:
     rates = {title: middle([one.tokens_rate for one in rounds]) for title, rounds in results.entries.items()}
-    alone, grain = _first(rates, "tokenizers alone"), _grain(rates)
+    alone, grain = _first(rates, "tokenizers alone"), best_grain(rates)
     rows = [
         [
             name,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -176,14 +177,24 @@ def _compare(entry: Entry, settings: Settings, arguments: Arguments) -> Compared
     return msgspec.json.decode(run_module(command, entry.path(arguments.peers)).splitlines()[-1], type=Compared)
 
 
+def rates_of(results: Results) -> dict[str, tuple[float, float, float]]:
+    """(median, least, most) samples a second of each entry, by its title."""
+    return {title: middle([one.rate for one in rounds]) for title, rounds in results.entries.items()}
+
+
+def best_grain(rates: Mapping[str, tuple[float, float, float]]) -> float | None:
+    """The best median of Grain's entries: they may differ in settings or stage."""
+    return max((rate for title, (rate, _, _) in rates.items() if title.startswith("Grain")), default=None)
+
+
 def show(results: Results, console: Console) -> None:
     """Print the medians."""
     table = Table(
         "loader", "samples/s", "spread", "of ceiling", "of Grain", "CPU, ms", "consumer, us", "first, s", "PSS, MB"
     )
-    rates = {title: middle([m.rate for m in rounds]) for title, rounds in results.entries.items()}
+    rates = rates_of(results)
     ceiling = next((rates[t][0] for t in rates if t.startswith("ceiling, tuned")), None)
-    grain = max((rates[t][0] for t in rates if t.startswith("Grain")), default=None)
+    grain = best_grain(rates)
     for title, rounds in results.entries.items():
         rate, least, most = rates[title]
         table.add_row(
