@@ -27,6 +27,9 @@ class TextPipeline:
         own = build_operators(recipe, source)
         return Chain.of(measure=[*own, tokenizer_of(recipe, source, vocabulary)], render=[])
 
+    def preload(self, recipe: Recipe, vocabulary: Vocabulary) -> None:
+        preload_tokenizers(recipe, vocabulary)
+
     def row_writer(self, recipe: Recipe, vocabulary: Vocabulary) -> RowWriter:
         return PackedRowWriter(vocabulary.pad, merge=1)
 
@@ -41,6 +44,16 @@ def packer_of(recipe: Recipe, reserve: int) -> SequencePacker:
         overlong=packing.overlong,
         reserve=reserve,
     )
+
+
+def preload_tokenizers(recipe: Recipe, vocabulary: Vocabulary) -> None:
+    """Read the vocabulary, and import the operators that `tokenizer_of` makes."""
+    import zephon_vl.operators.registry
+    from zephon_vl.operators.tokenize import text_encoder
+
+    text_encoder(vocabulary)
+    if any(source.schema == "chat" for source in recipe.sources):
+        import zephon_vl.operators.chat  # noqa: F401
 
 
 def tokenizer_of(recipe: Recipe, source: SourceConfig, vocabulary: Vocabulary) -> Operator:

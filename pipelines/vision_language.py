@@ -9,7 +9,7 @@ from zephon_vl.errors import RecipeError
 from zephon_vl.operators.batch import PackedRowWriter
 from zephon_vl.operators.mix import DeficitMixer
 from zephon_vl.operators.pack import DUMMY_TOKENS
-from zephon_vl.pipelines.text import packer_of, tokenizer_of
+from zephon_vl.pipelines.text import packer_of, preload_tokenizers, tokenizer_of
 from zephon_vl.presets import VisionRules, resolve_vision
 from zephon_vl.recipe import Recipe, SourceConfig
 
@@ -39,6 +39,13 @@ class VisionLanguagePipeline:
             measure=[*own, decode, resize, patchify, tokenizer_of(recipe, source, vocabulary)],
             render=[decode, *own, resize, patchify],
         )
+
+    def preload(self, recipe: Recipe, vocabulary: Vocabulary) -> None:
+        import zephon_vl.operators.decode
+        import zephon_vl.operators.patchify
+        import zephon_vl.operators.resize  # noqa: F401
+
+        preload_tokenizers(recipe, vocabulary)
 
     def row_writer(self, recipe: Recipe, vocabulary: Vocabulary) -> RowWriter:
         return PackedRowWriter(vocabulary.pad, _rules(recipe).merge)

@@ -71,7 +71,7 @@ class ProcessBackend:
     def __init__(self, start: Start) -> None:
         read, self._notes = os.pipe()
         try:
-            self._process, self._channel = start_process("zephon_vl.coordinator", read, receives=True)
+            self._process, self._channel = start_process("zephon_vl.service", read, receives=True)
         finally:
             os.close(read)
         self._slabs: dict[int, Slab] = {}

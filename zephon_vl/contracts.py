@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -428,4 +428,14 @@ class Pipeline(Protocol):
 
     def row_writer(self, recipe: Recipe, vocabulary: Vocabulary) -> RowWriter:
         """What writes packed rows. Called in workers only."""
+        ...
+
+
+@runtime_checkable
+class Preloads(Protocol):
+    """A pipeline that has something to load once for all workers."""
+
+    def preload(self, recipe: Recipe, vocabulary: Vocabulary) -> None:
+        """Called once, in the process that workers are forked from: import modules, read what is large and is only
+        read. Open no connections and start no threads, since they do not survive a fork."""
         ...

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import os
 import selectors
-import socket
 import struct
 import traceback
+from typing import NoReturn
 
 from zephon_vl.channel import Channel, ChannelClosed
 from zephon_vl.contracts import Skipped
 from zephon_vl.engine import build_engine
 from zephon_vl.errors import ZephonError
-from zephon_vl.messages import BatchHeader, Health, Message, SlabOpened, Start, Starved, Stopped, start_decoder
+from zephon_vl.messages import BatchHeader, Health, Message, SlabOpened, Start, Starved, Stopped
 from zephon_vl.pool import Pool
 from zephon_vl.runner import GREY
 from zephon_vl.tasks import Failure, ImageFailure, MeasureResult, MeasureTask, RenderResult, Result, Task, encode
+from zephon_vl.template import Template
 
 NOTE = struct.Struct("<ii")
 """(kind, value) from the training process, small enough that a pipe takes it whole or not at all."""
@@ -28,25 +29,23 @@ CONSUMED, RELEASED = 0, 1
 _KILLS = "kills the worker that reads it"
 
 
-def main(fd: int, parent: int, notes: int) -> None:
-    """Serve the training process `parent` over the channel `fd` and the pipe `notes` until either is gone."""
-    channel = Channel(socket.socket(fileno=fd), descriptors=False)
-    try:
-        start = start_decoder.decode(channel.receive())
-        Coordinator(channel, parent, notes, start).serve()
-    except (ChannelClosed, _TrainerGone):
-        return
-
-
-class _TrainerGone(Exception):
+class TrainerGone(Exception):
     """The training process ended or closed the loader."""
 
 
 class Coordinator:
-    """Joins the engine, the pool and the channel to the training process in one event loop."""
+    """Joins the engine, the pool and the channel to the training process in one event loop.
 
-    def __init__(self, channel: Channel, parent: int, notes: int, start: Start) -> None:
-        self._channel, self._notes = channel, notes
+    Args:
+        channel: to the training process.
+        parent: process id of the training process.
+        notes: pipe that it writes `NOTE`s to.
+        start: what to deliver.
+        template: what workers are forked from.
+    """
+
+    def __init__(self, channel: Channel, parent: int, notes: int, start: Start, template: Template) -> None:
+        self._channel, self._notes, self._template = channel, notes, template
         self._told_slabs: set[int] = set()
         self._told_starved = self._told_ended = False
         self._told_pids: list[int] = []
@@ -57,6 +56,7 @@ class Coordinator:
         self._selector.register(notes, selectors.EVENT_READ, notes)
         # Not the kernel's parent-death signal: that one is sent when the *thread* ends that built the loader.
         self._selector.register(_pidfd(parent), selectors.EVENT_READ, None)
+        self._selector.register(template.channel, selectors.EVENT_READ, template)
         self._start = start
 
     def serve(self) -> None:
@@ -65,7 +65,7 @@ class Coordinator:
         try:
             self._engine = build_engine(self._start, self, self._deliver)
             self._pool = pool = Pool(
-                self._start.setup,
+                self._template,
                 self._start.workers,
                 slab=self._engine.slab,
                 split=self._engine.on_split,
@@ -80,11 +80,12 @@ class Coordinator:
                 self._wait()
         except ZephonError as error:
             self._stop(error.kind if isinstance(error, _Fatal) else type(error).__name__, str(error))
-        except (_TrainerGone, ChannelClosed):
-            return
+        except (TrainerGone, ChannelClosed):
+            return  # or the template was killed: the training process starts another coordinator
         except Exception:  # a bug: told to the training process, which raises it
             self._stop("WorkerError", f"the coordinator failed:\n{traceback.format_exc()}")
         finally:
+            self._template.close()
             if pool is not None:
                 pool.close()
 
@@ -120,12 +121,14 @@ class Coordinator:
             self._watch_writing(channel)
         for key, _ in self._selector.select():
             if key.data is None:
-                raise _TrainerGone
+                raise TrainerGone
             if key.data is self._channel:
                 self._channel.flush()
                 self._channel.receive_ready()  # it sends nothing; this raises once it has closed
             elif key.data == self._notes:
                 self._read_notes()
+            elif key.data is self._template:
+                self._fail(self._template.failure())
             else:
                 for task, result in self._pool.readable(key.fd):
                     self._take(task, result)
@@ -148,13 +151,16 @@ class Coordinator:
 
     def _take(self, task: Task, result: Result) -> None:
         if isinstance(result, Failure):
-            raise _Fatal(result.kind, result.text)
+            self._fail(result)
         self._engine.on_result(task, result)
+
+    def _fail(self, failure: Failure) -> NoReturn:
+        raise _Fatal(failure.kind, failure.text)
 
     def _read_notes(self) -> None:
         data = os.read(self._notes, NOTE.size * 4096)
         if not data:
-            raise _TrainerGone
+            raise TrainerGone
         for kind, value in NOTE.iter_unpack(data):
             if kind == CONSUMED:
                 self._engine.on_consumed(value)
@@ -191,8 +197,8 @@ class _Fatal(ZephonError):
 
 
 def _pidfd(pid: int) -> int:
-    """A descriptor that becomes readable when the process ends; an already gone one raises `_TrainerGone`."""
+    """A descriptor that becomes readable when the process ends; an already gone one raises `TrainerGone`."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError as error:
-        raise _TrainerGone from error
+        raise TrainerGone from error

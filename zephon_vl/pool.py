@@ -8,28 +8,27 @@ by what they belong to.
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from zephon_vl.channel import Channel, ChannelClosed
 from zephon_vl.errors import WorkerError
-from zephon_vl.launch import start
 from zephon_vl.slabs import Slab
 from zephon_vl.tasks import (
     MeasureTask,
     Ready,
     RenderTask,
     Result,
-    Setup,
     SlabGiven,
     Task,
     TaskQueue,
     encode,
     from_worker_decoder,
 )
+from zephon_vl.template import Template
 
 _AT_ONCE = 2
 _FATAL_CRASHES = 2
@@ -44,19 +43,28 @@ _FRUITLESS_STARTS = 5
 
 @dataclass(slots=True)
 class _Worker:
-    process: subprocess.Popen[bytes]
     channel: Channel
     tasks: deque[Task] = field(default_factory=deque)
     slabs: set[int] = field(default_factory=set)
-    ready: bool = False
-    """Whether it has started, and so may work on its first task."""
+    pid: int = 0
+    """Once it has started, and so may work on its first task."""
+
+    def kill(self) -> None:
+        """Close its channel and kill it. One that has not started ends when it finds its channel closed."""
+        self.channel.close()
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> int | None:
+        """How it ended: an exit status, or minus a signal; None if it had not started."""
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]) if self.pid else None
 
 
 class Pool:
     """Workers and the tasks that wait for them.
 
     Args:
-        setup: first message to each worker.
+        template: what workers are forked from.
         size: number of workers.
         slab: finds a slab by its number.
         split: told when a task was taken apart: (old, new ones).
@@ -66,7 +74,7 @@ class Pool:
 
     def __init__(
         self,
-        setup: Setup,
+        template: Template,
         size: int,
         *,
         slab: Callable[[int], Slab],
@@ -75,7 +83,7 @@ class Pool:
         watch: Callable[[Channel], None],
         unwatch: Callable[[Channel], None],
     ) -> None:
-        self._setup = encode(setup)
+        self._template = template
         self._size = size
         self._slab, self._split, self._give_up = slab, split, give_up
         self._watch, self._unwatch = watch, unwatch
@@ -113,7 +121,7 @@ class Pool:
         for message in messages:
             result = from_worker_decoder.decode(message)
             if isinstance(result, Ready):
-                worker.ready = True
+                worker.pid = result.pid
                 continue
             self._fruitless = 0
             task = worker.tasks.popleft()
@@ -123,8 +131,8 @@ class Pool:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the workers."""
-        return [worker.process.pid for worker in self._workers.values()]
+        """Process ids of the workers that have started."""
+        return [worker.pid for worker in self._workers.values() if worker.pid]
 
     @property
     def channels(self) -> list[Channel]:
@@ -134,16 +142,14 @@ class Pool:
         """End all workers now. They hold nothing that needs an orderly end."""
         for worker in self._workers.values():
             self._unwatch(worker.channel)
-            worker.channel.close()
-            worker.process.kill()
+            worker.kill()
         for worker in self._workers.values():
-            worker.process.wait()
+            worker.wait()
         self._workers.clear()
 
     def _start(self) -> None:
-        process, channel = start("zephon_vl.worker")
-        channel.send(self._setup)
-        self._workers[channel.fileno()] = _Worker(process, channel)
+        channel = self._template.fork_worker()
+        self._workers[channel.fileno()] = _Worker(channel)
         self._watch(channel)
 
     def _give(self, worker: _Worker, task: Task) -> None:
@@ -161,23 +167,22 @@ class Pool:
         """A worker died: give its tasks out again, start another."""
         worker = self._workers.pop(fd)
         self._unwatch(worker.channel)
-        worker.channel.close()
-        worker.process.kill()
-        status = worker.process.wait()
+        worker.kill()
+        status = worker.wait()
         self.restarts += 1
         self._fruitless += 1
         if self._fruitless > _FRUITLESS_STARTS * self._size:
             raise WorkerError(
-                f"workers die before they finish anything: {self._fruitless} in a row, the last with status {status} "
-                f"({_meaning(status)}). Run with workers = 0 to see the reason in this process"
+                f"workers die before they finish anything: {self._fruitless} in a row, the last {_meaning(status)}. "
+                "Run with workers = 0 to see the reason in this process"
             )
-        given_up = self._blame(worker.tasks.popleft(), status) if worker.ready and worker.tasks else []
+        given_up = self._blame(worker.tasks.popleft(), status) if worker.pid and worker.tasks else []
         for task in worker.tasks:
             self.submit(task, -(2**31))
         self._start()
         return given_up
 
-    def _blame(self, task: Task, status: int) -> list[tuple[Task, Result]]:
+    def _blame(self, task: Task, status: int | None) -> list[tuple[Task, Result]]:
         """The task that a dead worker worked on: take it apart, or count against it."""
         parts = _parts(task)
         if len(parts) > 1:
@@ -201,5 +206,7 @@ def _parts(task: Task) -> list[Task]:
     return rows + [RenderTask(-1, task.slab, task.phase, [], [image]) for image in task.images]
 
 
-def _meaning(status: int) -> str:
-    return f"killed by signal {-status}" if status < 0 else "exit status"
+def _meaning(status: int | None) -> str:
+    if status is None:
+        return "before it had started"
+    return f"killed by signal {-status}" if status < 0 else f"with exit status {status}"

@@ -13,8 +13,8 @@ from zephon_vl.recipe import Recipe
 from zephon_vl.sources import SourceHandle
 
 
-class Setup(msgspec.Struct, tag="setup", array_like=True):
-    """The first message to a process: everything that it needs to build its own pipeline."""
+class Setup(msgspec.Struct, array_like=True):
+    """Everything that a process needs to build its own pipeline."""
 
     recipe: Recipe
     vocabulary: Vocabulary
@@ -107,6 +107,8 @@ class Failure(msgspec.Struct, tag="failed", array_like=True):
 class Ready(msgspec.Struct, tag="ready", array_like=True):
     """A worker has started: what kills it from here on may be its task."""
 
+    pid: int
+
 
 Task = MeasureTask | RenderTask
 
@@ -130,8 +132,9 @@ class TaskQueue:
 
 Result = MeasureResult | RenderResult | Failure
 FromWorker = Result | Ready
-ToWorker = Setup | SlabGiven | MeasureTask | RenderTask
+ToWorker = SlabGiven | MeasureTask | RenderTask
 
 to_worker_decoder = msgspec.msgpack.Decoder(ToWorker)
+failure_decoder = msgspec.msgpack.Decoder(Failure)
 from_worker_decoder = msgspec.msgpack.Decoder(FromWorker)
 encode = msgspec.msgpack.Encoder().encode

@@ -9,9 +9,9 @@ import msgspec
 
 from zephon_vl.channel import Channel, ChannelClosed
 from zephon_vl.errors import ZephonError
+from zephon_vl.parents import die_with_parent
 from zephon_vl.sources.build import JobDone, JobFailure, ensure_index, job_decoder
 from zephon_vl.sources.storage import Storage
-from zephon_vl.worker import die_with_parent
 
 
 def main(fd: int, parent: int) -> None:
