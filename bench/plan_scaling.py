@@ -30,7 +30,7 @@ from zephon_vl.layout import LayoutSpec
 from zephon_vl.messages import BatchHeader
 from zephon_vl.prepare import VISION_LANGUAGE
 from zephon_vl.recipe import Recipe, SourceConfig, TokenizerConfig, VisionConfig
-from zephon_vl.sources import build_indexes
+from zephon_vl.sources.build import build_indexes
 from zephon_vl.tasks import MeasureResult, MeasureTask, Setup
 from zephon_vl.topology import lanes_of
 

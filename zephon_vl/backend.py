@@ -9,10 +9,11 @@ from typing import Protocol
 
 from zephon_vl import errors
 from zephon_vl.channel import ChannelClosed
-from zephon_vl.coordinator import CONSUMED, NOTE, RELEASED
-from zephon_vl.engine import build_engine
 from zephon_vl.launch import start as start_process
 from zephon_vl.messages import (
+    CONSUMED,
+    NOTE,
+    RELEASED,
     BatchHeader,
     Ended,
     Health,
@@ -22,7 +23,6 @@ from zephon_vl.messages import (
     Stopped,
     message_decoder,
 )
-from zephon_vl.runner import TaskRunner
 from zephon_vl.slabs import Slab
 from zephon_vl.tasks import Task, TaskQueue, encode
 
@@ -157,6 +157,10 @@ class InlineBackend:
     worker_restarts = 0
 
     def __init__(self, start: Start) -> None:
+        # Imported here: otherwise the training process needs neither.
+        from zephon_vl.engine import build_engine
+        from zephon_vl.runner import TaskRunner
+
         self._waiting = TaskQueue()
         self._ready: deque[BatchHeader] = deque()
         self._released: deque[int] = deque()

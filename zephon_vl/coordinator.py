@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import selectors
-import struct
 import traceback
 from typing import NoReturn
 
@@ -17,15 +16,12 @@ from zephon_vl.channel import Channel, ChannelClosed
 from zephon_vl.contracts import Skipped
 from zephon_vl.engine import build_engine
 from zephon_vl.errors import ZephonError
-from zephon_vl.messages import BatchHeader, Health, Message, SlabOpened, Start, Starved, Stopped
+from zephon_vl.messages import CONSUMED, NOTE, BatchHeader, Health, Message, SlabOpened, Start, Starved, Stopped
 from zephon_vl.pool import Pool
 from zephon_vl.runner import GREY
 from zephon_vl.tasks import Failure, ImageFailure, MeasureResult, MeasureTask, RenderResult, Result, Task, encode
 from zephon_vl.template import Template
 
-NOTE = struct.Struct("<ii")
-"""(kind, value) from the training process, small enough that a pipe takes it whole or not at all."""
-CONSUMED, RELEASED = 0, 1
 _KILLS = "kills the worker that reads it"
 
 

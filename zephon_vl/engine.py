@@ -187,6 +187,11 @@ class Engine:
                 takes = [lane.take(source, k) for k in lane.request(source, ahead)]
                 self._submit_measure(source, takes, priority)
 
+    def _measure_priority(self, microbatch: int) -> int:
+        """Of what a microbatch waits for: right before the rendering of one half a prefetch earlier. After a start all
+        lanes are empty: what the first waits for comes first, and what later ones wait for only after its rendering."""
+        return 2 * max(microbatch - self._prefetch // 2, min(microbatch, 1)) - 1
+
     def _submit_measure(self, source: int, takes: list[int], priority: int) -> None:
         if not takes:
             return
@@ -232,9 +237,7 @@ class Engine:
         lane, closed = self._lanes[lane_number], self._closed[lane_number]
         while len(closed) < sequences and not lane.ended:
             sequence = lane.advance()
-            # By the microbatch that waits for it: after a start or a restore all lanes are empty, and the first
-            # microbatch must not wait until those of later ones are filled.
-            self._request(lane, microbatch - self._prefetch // 2)
+            self._request(lane, self._measure_priority(microbatch))
             if sequence is not None:
                 self._account(sequence)
                 step = self._schedule.step_of(sequence.number)
@@ -313,7 +316,7 @@ class Engine:
         lane = self._lanes[lane_number]
         while not lane.ended and not self._has_sequence(lane_number, step):
             sequence = lane.advance()
-            self._request(lane, self._planned)
+            self._request(lane, self._measure_priority(self._planned))
             if sequence is None and not lane.ended:
                 self._limit.check_fruitless(lane)
                 return False
@@ -335,7 +338,7 @@ class Engine:
         for task in tasks:
             task.id = next(self._ids)
             self._jobs[task.id] = job
-            self._executor.submit(task, job.index)
+            self._executor.submit(task, 2 * job.index)
 
     def _deliver_ready(self) -> None:
         while (header := self._ready.pop(self._delivered, None)) is not None:

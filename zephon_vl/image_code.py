@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import warnings
 
 import PIL
@@ -42,6 +41,8 @@ def _version(feature: str) -> str:
 
 
 def _simplejpeg() -> str:
+    import importlib.metadata  # slow, and workers need no identity
+
     try:
         return importlib.metadata.version("simplejpeg")
     except importlib.metadata.PackageNotFoundError:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import struct
+
 import msgspec
 
 from zephon_vl.contracts import DocumentRef
 from zephon_vl.tasks import Setup
+
+NOTE = struct.Struct("<ii")
+"""(kind, value) from the training process, small enough that a pipe takes it whole or not at all."""
+CONSUMED, RELEASED = 0, 1
 
 
 class Start(msgspec.Struct, kw_only=True):

@@ -8,7 +8,7 @@ from zephon_vl.errors import RecipeError
 from zephon_vl.layout import LayoutSpec
 from zephon_vl.presets import VisionRules, resolve_vision
 from zephon_vl.recipe import Recipe
-from zephon_vl.sources import build_indexes
+from zephon_vl.sources.build import build_indexes
 from zephon_vl.tasks import Setup
 from zephon_vl.topology import Topology
 from zephon_vl.vocabulary import load_vocabulary

@@ -1,8 +1,8 @@
 """The template of the workers: a process that has imported what they need and read the vocabulary, and forks them.
 
 A vocabulary of 150,000 tokens takes half a second and 100 MB. Workers that are forked share both, and one that takes
-the place of a dead one works at once. Nothing of the training process is forked, and the template itself is safe to fork:
-it has no threads, opens no data and builds no operators.
+the place of a dead one works at once. Nothing of the training process is forked, and the template itself is safe to
+fork: it has no threads, opens no data and builds no operators.
 
 Workers are its grandchildren. The process in between ends at once and the coordinator adopts them, so that the
 coordinator sees how each of them ends, and they end with it.

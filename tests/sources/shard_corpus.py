@@ -17,7 +17,8 @@ import zstandard
 
 from zephon_vl.errors import BadSample
 from zephon_vl.recipe import Recipe, SourceConfig, TokenizerConfig, VisionConfig
-from zephon_vl.sources import Source, SourceHandle, Storage, build_indexes, open_source
+from zephon_vl.sources import Source, SourceHandle, Storage, open_source
+from zephon_vl.sources.build import build_indexes
 
 JPEG = b"\xff\xd8\xff" + bytes(range(256))
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from shard_corpus import JPEG, Corpus, outline
 
 from zephon_vl.errors import RecipeError, SourceError, StorageError
-from zephon_vl.sources import IndexProgress, SourceHandle, build, build_indexes, open_source
+from zephon_vl.sources import SourceHandle, build, open_source
+from zephon_vl.sources.build import IndexProgress, build_indexes
 from zephon_vl.sources.indexfile import ShardIndex, UnusableIndex, load_index, save_index
 from zephon_vl.sources.storage import Stat
 
@@ -142,7 +143,8 @@ def test_nowhere_to_write(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> No
 _BUILDER = """
 import sys
 from zephon_vl.recipe import *
-from zephon_vl.sources import build, build_indexes
+from zephon_vl.sources import build
+from zephon_vl.sources.build import build_indexes
 real = build._index
 build._index = lambda job, storage: (sys.stdout.write(f"built {job.name}\\n"), real(job, storage))[1]
 build_indexes(Recipe(lanes=1, global_batch_size=1, seq_len=64, tokenizer=TokenizerConfig(path="none"),

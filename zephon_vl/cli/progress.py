@@ -9,7 +9,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, T
 
 if TYPE_CHECKING:
     from zephon_vl.recipe import Recipe
-    from zephon_vl.sources import IndexProgress, SourceHandle
+    from zephon_vl.sources import SourceHandle
+    from zephon_vl.sources.build import IndexProgress
 
 
 def bar_of(*columns: ProgressColumn, visible: bool = True) -> Progress:
@@ -23,7 +24,7 @@ def bar_of(*columns: ProgressColumn, visible: bool = True) -> Progress:
 
 def index_with_bar(recipe: Recipe, workers: int | None = None) -> list[SourceHandle]:
     """Build what indexes are missing. Raises as `build_indexes`."""
-    from zephon_vl.sources import build_indexes
+    from zephon_vl.sources.build import build_indexes
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with bar_of(*columns) as progress:
