@@ -1,0 +1,135 @@
+"""Workers are forked from a template: what it loads is loaded once, and how they end is still seen."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from test_determinism import digest_of_step, run
+from tiny_corpus import build_tiny_corpus
+
+from zephon_vl import Loader, ZephonError
+
+_STEPS = 3
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_tiny_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def reference(recipe: Path) -> list[str]:
+    return run(recipe, _STEPS, workers=0)
+
+
+@pytest.fixture
+def with_pipeline(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Writes a recipe whose pipeline has this body of `preload`."""
+
+    def write(body: str) -> Path:
+        (tmp_path / "own_pipeline.py").write_text(
+            "import os\n"
+            "from zephon_vl.errors import RecipeError\n"
+            "from zephon_vl.pipelines.vision_language import VisionLanguagePipeline\n"
+            "class Own(VisionLanguagePipeline):\n"
+            "    def preload(self, recipe, vocabulary):\n"
+            f"        {body}\n"
+            "pipeline = Own()\n"
+        )
+        monkeypatch.syspath_prepend(str(tmp_path))
+        path = recipe.with_name(f"{tmp_path.name}.toml")
+        path.write_text('pipeline = "own_pipeline:pipeline"\n' + recipe.read_text())
+        return path
+
+    return write
+
+
+def template_of(loader: Loader) -> psutil.Process:
+    """The one child of the coordinator that is no worker."""
+    children = psutil.Process(loader.coordinator_pid).children()
+    (template,) = [child for child in children if child.pid not in loader.worker_pids]
+    return template
+
+
+def test_what_workers_share_is_loaded_once(with_pipeline: Callable[[str], Path], tmp_path: Path) -> None:
+    record = tmp_path / "pids"
+    recipe = with_pipeline(f"open({str(record)!r}, 'a').write(f'{{os.getpid()}} ')")
+    with Loader(recipe, workers=3) as loader:
+        next(loader)
+        os.kill(loader.worker_pids[0], signal.SIGKILL)
+        while loader.stats.worker_restarts == 0:
+            next(loader)
+        assert record.read_text().split() == [str(template_of(loader).pid)]
+        assert {psutil.Process(pid).ppid() for pid in loader.worker_pids} == {loader.coordinator_pid}
+
+
+def test_a_killed_template_does_not_matter(recipe: Path, reference: list[str]) -> None:
+    with Loader(recipe, workers=2, prefetch=1) as loader:
+        digests = [digest_of_step([loader])]
+        template_of(loader).kill()
+        assert digests + [digest_of_step([loader]) for _ in range(_STEPS - 1)] == reference
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("raise RecipeError('buy a bigger vocabulary')", "^buy a bigger vocabulary$"),
+        ("raise MemoryError('too large')", "the process that forks the workers failed:(.|\n)*MemoryError: too large"),
+        ("os._exit(3)", "the coordinator process died 4 times in a row"),
+    ],
+)
+def test_what_fails_in_the_template_is_told(with_pipeline: Callable[[str], Path], body: str, told: str) -> None:
+    with Loader(with_pipeline(body), workers=1) as loader, pytest.raises(ZephonError, match=told):
+        next(loader)
+
+
+_DEADLY = """
+import os, signal
+from zephon_vl import Operator
+
+class Deadly(Operator):
+    def __init__(self, deaths, times, end):
+        self.deaths, self.times, self.end = deaths, times, end
+
+    def measure(self, sample, context):
+        if (context.source_index, context.epoch, context.index) == (0, 0, 7):
+            with open(self.deaths, "r+") as file:
+                if len(file.read()) < self.times:
+                    file.write("x")
+                    file.flush()
+                    os.kill(os.getpid(), self.end)
+        return sample
+"""
+
+
+# Of several samples in one task it is not known at the first death which one it was.
+@pytest.mark.parametrize(
+    ("end", "times", "bad"),
+    [
+        (signal.SIGSEGV, 1 + 2, 1),
+        (signal.SIGSEGV, 1 + 1, 0),
+        (signal.SIGKILL, 1 + 5, 1),
+        (signal.SIGKILL, 1 + 4, 0),
+    ],
+)
+def test_a_sample_is_given_up_for_crashes_sooner_than_for_kills(
+    recipe: Path, reference: list[str], tmp_path: Path, end: signal.Signals, times: int, bad: int
+) -> None:
+    (tmp_path / "deadly.py").write_text(_DEADLY)
+    deaths = tmp_path / "deaths"
+    deaths.touch()
+    path = recipe.with_name(f"{tmp_path.name}.toml")
+    path.write_text(
+        f'{recipe.read_text()}\n[[operators]]\nuse = "{tmp_path}/deadly.py:Deadly"\n'
+        f'deaths = "{deaths}"\ntimes = {times}\nend = {int(end)}\n'
+    )
+    with Loader(path, workers=2) as loader:
+        digests = [digest_of_step([loader]) for _ in range(_STEPS)]
+        assert loader.stats.worker_restarts == len(deaths.read_text()) == times
+        assert sum(loader.stats.bad.values()) == bad
+        assert (digests == reference) == (not bad)
