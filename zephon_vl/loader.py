@@ -350,7 +350,7 @@ class Loader:
 
     @property
     def worker_pids(self) -> list[int]:
-        """Process ids of the workers that run now."""
+        """Process ids of the workers that run now; one that has just been forked is not among them yet."""
         return self._backend.worker_pids if self._backend else []
 
     @property

@@ -2,7 +2,7 @@
 
 A vocabulary of 150,000 tokens takes half a second and 100 MB. Workers that are forked share both, and one that takes
 the place of a dead one works at once. Nothing of the training process is forked, and the template itself is safe to
-fork: it has no threads, opens no data and builds no operators.
+fork: no thread of it is left, it opens no data and builds no operators.
 
 Workers are its grandchildren. The process in between ends at once and the coordinator adopts them, so that the
 coordinator sees how each of them ends, and they end with it.
@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
+from zephon_vl.allocator import in_own_arena
 from zephon_vl.channel import Channel, ChannelClosed
 from zephon_vl.contracts import Preloads
 from zephon_vl.errors import ZephonError
@@ -99,7 +100,7 @@ def _prepare(setup: Setup) -> None:
     prepare_worker()
     pipeline = load_pipeline(setup.pipeline)
     if isinstance(pipeline, Preloads):
-        pipeline.preload(setup.recipe, setup.vocabulary)
+        in_own_arena(lambda: pipeline.preload(setup.recipe, setup.vocabulary))
     gc.freeze()  # a collection in a worker would copy the pages of all that is shared
 
 
