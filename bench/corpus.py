@@ -284,8 +284,7 @@ path = "captions.jsonl"
 schema = "text"
 """
     paths.recipe.write_text(head + vision)
-    many = head.replace('"tokenizer"', '"tokenizer_small"').replace("= 8\n", "= 32\n")  # lanes for many workers
-    (paths.root / "sleep.toml").write_text(many + captions)
+    (paths.root / "sleep.toml").write_text(head.replace('"tokenizer"', '"tokenizer_small"') + captions)
     (paths.root / "text.toml").write_text(head + text)
 
 

@@ -256,18 +256,22 @@ def _method(found: Everything) -> str:
     tables = [table for table in (found.same, found.box, found.text) if table]
     rounds = max((len(rounds) for table in tables for rounds in table.entries.values()), default=0)
     seconds = max((table.seconds for table in tables), default=0)
-    settle = max((one.settings.settle for table in found.sleeping.values() for one in _all(table)), default=0)
+    settled = [table for table in (found.text, *found.sleeping.values()) if table]
+    settle = max((one.settings.settle for table in settled for one in _all(table)), default=0)
     windows = ", ".join(f"{table.seconds:.0f} s with {workers} workers" for workers, table in found.sleeping.items())
-    slept = (
-        f"\n  Where a stage sleeps, {settle} batches are taken first, as until then sequences are filled; windows are"
-        f"\n  {windows}."
-    )
+    notes = ""
+    if settle:
+        notes += (
+            f"\n  With text only, and where a stage sleeps, {settle} batches are taken first, which fill sequences."
+        )
+    if windows:
+        notes += f"\n  Where a stage sleeps, windows are {windows}."
     return f"""## Method
 
 - Each measurement is a process of its own, and loaders take turns, round by round ({rounds} rounds): figures are
   medians, the spread is the least and the most. Loaders are compared within a table only.
 - A window of {seconds:.0f} s of the steady state is timed from the arrival of one batch to that of another.
-  The consumer reads one byte of each page of each tensor and lets the batch go.{slept if found.sleeping else ""}
+  The consumer reads one byte of each page of each tensor and lets the batch go.{notes}
 - CPU time is of all processes together. The consumer's own is what a training loop pays for with its GIL.
 - Start-up is the call that opens the loader; first batch counts from before the import of its library, in a process
   that has torch. Memory is the proportional set size (shared pages count once) over all processes after the window.

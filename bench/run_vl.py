@@ -31,8 +31,9 @@ from bench.measure import Failed, Measured, middle, run, run_module
 from bench.same_work import Compared
 from bench.work import Settings
 
-_SETTLE = 20
-"""Batches before the window where a stage sleeps: 2 sequences each, so that all 32 lanes of that recipe are full."""
+_SETTLE = {"sleep": 64, "text": 64}
+"""Batches before the window where the work is done before packing: two sequences each, so twice what 8 lanes of 8 open
+sequences hold. Until then a loader fills them, and gives less than it does; or closes many at once, and gives more."""
 _MOST_FAILURES = 2
 """Of an entry; then it is left out."""
 
@@ -100,7 +101,7 @@ def measure_table(arguments: Arguments, console: Console) -> Results:
         data=str(paths.root),
         workers=arguments.workers,
         prefetch=arguments.prefetch,
-        settle=_SETTLE if arguments.table == "sleep" else 0,
+        settle=_SETTLE.get(arguments.table, 0),
         sleep=arguments.sleep,
     )
     results = Results(table=arguments.table, workers=arguments.workers, seconds=arguments.seconds)
