@@ -153,8 +153,11 @@ def _tuning(results: Results) -> str:
 
 
 def _failures(results: Results) -> str:
-    told = [f"{name}: {why.splitlines()[-1] if why else why}" for name, why in results.failed.items()]
-    return f"Not measured: {'; '.join(told)}." if told else ""
+    told: dict[str, list[str]] = {}
+    for name, why in results.failed.items():
+        kind = "Left out of a median" if name in results.entries else "Not measured"
+        told.setdefault(kind, []).append(f"{name}: {why.splitlines()[-1] if why else why}")
+    return "\n\n".join(f"{kind}: {'; '.join(found)}." for kind, found in told.items())
 
 
 def _scaling(found: Everything) -> str:
@@ -202,7 +205,7 @@ def _sleeping(tables: Mapping[str, Results]) -> str:
     )
     told = [
         f"With {workers} workers: {failures[0].lower()}{failures[1:]}"
-        for workers, results in tables.items()
+        for workers, results in sorted(tables.items(), key=lambda item: int(item[0]))
         if (failures := _failures(results))
     ]
     return "\n\n".join(["## A stage that sleeps", what, _rows(header, rows), *told])

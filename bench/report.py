@@ -94,21 +94,24 @@ def measure(arguments: Arguments, console: Console) -> None:
             f"{arguments.results} was measured with {found.about}, {found.machine}; here it is {about}, {on}. "
             "Tables of one page must come from one machine: leave --only out to measure all, or give another --results."
         )
-    measures: dict[Part, Callable[[], None]] = {
-        "same": lambda: setattr(found, "same", _table(_base(arguments), console)),
-        "box": lambda: setattr(found, "box", _table(dataclasses.replace(_base(arguments), table="box"), console)),
-        "scaling": lambda: setattr(found, "scaling", _scaling(arguments, console)),
-        "sleep": lambda: setattr(found, "sleeping", found.sleeping | _sleeping(arguments, console)),
-        "text": lambda: setattr(found, "text", _text(arguments, console)),
-        "restore": lambda: setattr(found, "resume", _restore(arguments, console)),
-    }
-    for part, measure_part in measures.items():
+    measures: list[tuple[Part, str, Callable[[], None]]] = [
+        ("same", "", lambda: setattr(found, "same", _table(_base(arguments), console))),
+        ("box", "", lambda: setattr(found, "box", _table(dataclasses.replace(_base(arguments), table="box"), console))),
+        ("scaling", "", lambda: setattr(found, "scaling", _scaling(arguments, console))),
+        *(
+            ("sleep", f" {n}", lambda n=n: found.sleeping.update({str(n): _sleeping(arguments, n, console)}))
+            for n in arguments.sleeping
+        ),
+        ("text", "", lambda: setattr(found, "text", _text(arguments, console))),
+        ("restore", "", lambda: setattr(found, "resume", _restore(arguments, console))),
+    ]
+    for part, which, measure_part in measures:
         if arguments.only and part not in arguments.only:
             continue
-        console.rule(part)
+        console.rule(part + which)
         begin = time.monotonic()
         measure_part()
-        found.minutes[part] = (time.monotonic() - begin) / 60
+        found.minutes[part + which] = (time.monotonic() - begin) / 60
         # Where the corpus lies on this machine is nothing that a reader of the results needs.
         encoded = msgspec.json.encode(found)
         if arguments.data.is_absolute():
@@ -144,12 +147,10 @@ def _scaling(arguments: Arguments, console: Console) -> dict[str, run_vl.Results
     return {str(n): _table(dataclasses.replace(fewer, workers=n, loaders=few), console) for n in counts}
 
 
-def _sleeping(arguments: Arguments, console: Console) -> dict[str, run_vl.Results]:
+def _sleeping(arguments: Arguments, workers: int, console: Console) -> run_vl.Results:
     base = dataclasses.replace(_base(arguments), table="sleep", tune=False)
-    # As many batches ahead as there are workers: lanes are filled before the window, and every worker has its work.
-    return {
-        str(n): _table(dataclasses.replace(base, workers=n, prefetch=max(4, n)), console) for n in arguments.sleeping
-    }
+    # As many batches ahead as there are workers, so that every worker has its work.
+    return _table(dataclasses.replace(base, workers=workers, prefetch=max(4, workers)), console)
 
 
 def _text(arguments: Arguments, console: Console) -> run_vl.Results:
