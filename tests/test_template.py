@@ -133,3 +133,30 @@ def test_a_sample_is_given_up_for_crashes_sooner_than_for_kills(
         assert loader.stats.worker_restarts == len(deaths.read_text()) == times
         assert sum(loader.stats.bad.values()) == bad
         assert (digests == reference) == (not bad)
+
+
+def test_workers_do_not_share_the_state_of_global_generators(
+    with_pipeline: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """They decide nothing that a recipe promises, but a user's code may draw from them."""
+    recipe = with_pipeline("import numpy.random, random; random.seed(1); numpy.random.seed(1)")
+    (tmp_path / "drawing.py").write_text(
+        "import os, random\n"
+        "import numpy as np\n"
+        "from zephon_vl import Operator\n"
+        "class Draw(Operator):\n"
+        "    def __init__(self, directory):\n"
+        "        self.path = f'{directory}/drawn-{os.getpid()}'\n"
+        "        with open(self.path, 'w') as file:\n"
+        "            file.write(f'{random.random()} {np.random.random()}')\n"
+        "    def measure(self, sample, context):\n"
+        "        return sample\n"
+    )
+    with recipe.open("a") as file:
+        file.write(f'\n[[operators]]\nuse = "{tmp_path}/drawing.py:Draw"\ndirectory = "{tmp_path}"\n')
+    with Loader(recipe, workers=3) as loader:
+        drawn: list[list[str]] = []
+        while len(drawn) < 3:
+            next(loader)
+            drawn = [found for path in tmp_path.glob("drawn-*") if len(found := path.read_text().split()) == 2]
+    assert len({value for values in drawn for value in values}) == 6

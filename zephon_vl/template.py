@@ -15,6 +15,7 @@ import gc
 import os
 import signal
 import socket
+import sys
 import time
 import traceback
 from collections.abc import Sequence
@@ -111,6 +112,8 @@ def _fork_workers(channel: Channel, coordinator: int) -> Channel:
         fd = channel.take_fd()
         if _fork_adopted(coordinator):
             channel.close()
+            if (numpy_random := sys.modules.get("numpy.random")) is not None:
+                numpy_random.seed()  # else all workers draw the same; the standard library's does so by itself
             return Channel(socket.socket(fileno=fd))
         os.close(fd)
 
