@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from test_determinism import digest_of_step, run
 from tiny_corpus import build_tiny_corpus
 
 from zephon_vl import Loader, ZephonError
+from zephon_vl.errors import WorkerError
 
 _STEPS = 3
 
@@ -61,9 +64,7 @@ def test_what_workers_share_is_loaded_once(with_pipeline: Callable[[str], Path],
     recipe = with_pipeline(f"open({str(record)!r}, 'a').write(f'{{os.getpid()}} ')")
     with Loader(recipe, workers=3) as loader:
         next(loader)
-        os.kill(loader.worker_pids[0], signal.SIGKILL)
-        while loader.stats.worker_restarts == 0 or len(loader.worker_pids) < 3:
-            next(loader)
+        kill_a_worker(loader)
         assert record.read_text().split() == [str(template_of(loader).pid)]
         assert {psutil.Process(pid).ppid() for pid in loader.worker_pids} == {loader.coordinator_pid}
 
@@ -75,17 +76,148 @@ def test_a_killed_template_does_not_matter(recipe: Path, reference: list[str]) -
         assert digests + [digest_of_step([loader]) for _ in range(_STEPS - 1)] == reference
 
 
+def test_restarts_are_counted_on_after_the_template_was_killed(recipe: Path) -> None:
+    with Loader(recipe, workers=2, prefetch=1) as loader:
+        next(loader)
+        kill_a_worker(loader)
+        template_of(loader).kill()
+        first = loader.coordinator_pid
+        while loader.coordinator_pid == first:
+            next(loader)
+        kill_a_worker(loader)
+        assert loader.stats.worker_restarts == 2
+
+
+def kill_a_worker(loader: Loader) -> None:
+    """Read on until another one has taken its place."""
+    before, workers = loader.stats.worker_restarts, len(loader.worker_pids)
+    os.kill(loader.worker_pids[0], signal.SIGKILL)
+    while loader.stats.worker_restarts == before or len(loader.worker_pids) < workers:
+        next(loader)
+
+
+def test_a_trainer_that_ignores_its_children(recipe: Path, reference: list[str]) -> None:
+    """The disposition is inherited, and would hide how a worker ended."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with Loader(recipe, workers=2) as loader:
+            digests = [digest_of_step([loader])]
+            os.kill(loader.worker_pids[0], signal.SIGKILL)
+            assert digests + [digest_of_step([loader]) for _ in range(_STEPS - 1)] == reference
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [
         ("raise RecipeError('buy a bigger vocabulary')", "^buy a bigger vocabulary$"),
         ("raise MemoryError('too large')", "the process that forks the workers failed:(.|\n)*MemoryError: too large"),
-        ("os._exit(3)", "the coordinator process died 4 times in a row"),
+        ("raise SystemExit(3)", "the process that forks the workers failed:(.|\n)*SystemExit: 3"),
+        ("os._exit(3)", "or the one that it forks workers from, died 4 times in a row"),
+        (
+            "import threading; threading.Thread(target=threading.Event().wait, name='mine', daemon=True).start()",
+            r"^pipeline 'own_pipeline:pipeline' started threads .* \(mine\)",
+        ),
     ],
 )
 def test_what_fails_in_the_template_is_told(with_pipeline: Callable[[str], Path], body: str, told: str) -> None:
     with Loader(with_pipeline(body), workers=1) as loader, pytest.raises(ZephonError, match=told):
         next(loader)
+
+
+@pytest.fixture
+def with_operator(recipe: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """Writes a recipe with an operator whose `measure` first does this."""
+
+    def write(body: str) -> Path:
+        (tmp_path / "own.py").write_text(
+            "import os, sys, time\n"
+            "from zephon_vl import Operator\n"
+            "class Own(Operator):\n"
+            "    calls = 0\n"
+            "    def measure(self, sample, context):\n"
+            "        self.calls += 1\n"
+            f"        {body}\n"
+            "        return sample\n"
+        )
+        path = recipe.with_name(f"{tmp_path.name}.toml")
+        path.write_text(f'{recipe.read_text()}\n[[operators]]\nuse = "{tmp_path}/own.py:Own"\n')
+        return path
+
+    return write
+
+
+def test_an_operator_that_exits_is_told(with_operator: Callable[[str], Path]) -> None:
+    with (
+        Loader(with_operator("sys.exit(5)"), workers=1) as loader,
+        pytest.raises(WorkerError, match=r"a worker failed on a task:(.|\n)*sys.exit\(5\)(.|\n)*SystemExit: 5"),
+    ):
+        next(loader)
+
+
+def test_a_worker_is_replaced_though_its_helper_lives_and_helpers_leave_no_zombies(
+    with_operator: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A forked helper holds the worker's channel open, and its end comes to the coordinator, which adopts it."""
+    body = (
+        f"if self.calls == 1 and not os.path.exists({str(tmp_path / 'helper')!r}) and not (pid := os.fork()): "
+        f"open({str(tmp_path / 'helper')!r}, 'w').write(f'{{os.getppid()}} {{os.getpid()}}'); "
+        "time.sleep(60); os._exit(0)"
+    )
+    with Loader(with_operator(body), workers=1) as loader:
+        next(loader)
+        worker, helper = (int(pid) for pid in (tmp_path / "helper").read_text().split())
+        try:
+            assert loader.worker_pids == [worker]
+            kill_a_worker(loader)
+            assert psutil.Process(helper).ppid() == loader.coordinator_pid
+        finally:
+            os.kill(helper, signal.SIGKILL)
+        while psutil.pid_exists(helper):
+            next(loader)
+
+
+def test_what_the_template_has_printed_is_not_printed_again_by_workers(
+    with_pipeline: Callable[[str], Path],
+    with_operator: Callable[[str], Path],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with_operator("print('', end='', flush=True)")
+    path = with_pipeline("print('preloaded')")
+    with path.open("a") as file:
+        file.write(f'\n[[operators]]\nuse = "{tmp_path}/own.py:Own"\n')
+    with Loader(path, workers=2) as loader:
+        next(loader)
+    assert capfd.readouterr().out.count("preloaded") == 1
+
+
+_MANY = """
+import sys, time
+from zephon_vl import Loader
+sys.path.insert(0, sys.argv[2])
+loader = Loader(sys.argv[1], workers=300)
+loader.start()
+print(loader.coordinator_pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_many_workers_of_a_template_that_is_not_ready_end_with_the_trainer(
+    with_pipeline: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """More of them than the template's channel holds: the coordinator must not wait for it."""
+    recipe = with_pipeline("import time; time.sleep(60)")
+    command = [sys.executable, "-c", _MANY, str(recipe), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as trainer:
+        assert trainer.stdout is not None
+        coordinator = psutil.Process(int(trainer.stdout.readline()))
+        while coordinator.num_fds() < 280:
+            assert trainer.poll() is None
+        left = [coordinator, *coordinator.children()]
+        trainer.kill()
+    assert not psutil.wait_procs(left, timeout=30)[1]
 
 
 _DEADLY = """

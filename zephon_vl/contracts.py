@@ -436,6 +436,6 @@ class Preloads(Protocol):
     """A pipeline that has something to load once for all workers."""
 
     def preload(self, recipe: Recipe, vocabulary: Vocabulary) -> None:
-        """Called once, in the process that workers are forked from: import modules, read what is large and is only
-        read. Open no connections and start no threads, since they do not survive a fork."""
+        """Called once, in the process that workers are forked from, in a thread that ends with it: import modules,
+        read what is large and is only read. Open no connections and start no threads, since they do not survive."""
         ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import traceback
 from typing import NoReturn
 
@@ -53,6 +54,9 @@ class Coordinator:
         # Not the kernel's parent-death signal: that one is sent when the *thread* ends that built the loader.
         self._selector.register(_pidfd(parent), selectors.EVENT_READ, None)
         self._selector.register(template.channel, selectors.EVENT_READ, template)
+        # The end of a worker may show nowhere else: what it started may hold its channel open.
+        self._deaths = _death_notices()
+        self._selector.register(self._deaths, selectors.EVENT_READ, self._deaths)
         self._start = start
 
     def serve(self) -> None:
@@ -113,21 +117,25 @@ class Coordinator:
             self._tell(Health(pids, self._pool.restarts))
 
     def _wait(self) -> None:
-        for channel in (self._channel, *self._pool.channels):
+        for channel in (self._channel, self._template.channel, *self._pool.channels):
             self._watch_writing(channel)
-        for key, _ in self._selector.select():
+        for key, events in self._selector.select():
             if key.data is None:
                 raise TrainerGone
             if key.data is self._channel:
                 self._channel.flush()
                 self._channel.receive_ready()  # it sends nothing; this raises once it has closed
+            elif key.data is self._template:
+                self._template.flush()
+                if events & selectors.EVENT_READ:
+                    self._fail(self._template.failure())
             elif key.data == self._notes:
                 self._read_notes()
-            elif key.data is self._template:
-                self._fail(self._template.failure())
+            elif key.data == self._deaths:
+                os.read(self._deaths, 4096)
+                self._take(self._pool.reap())
             else:
-                for task, result in self._pool.readable(key.fd):
-                    self._take(task, result)
+                self._take(self._pool.readable(key.fd))
 
     def _watch(self, channel: Channel) -> None:
         self._selector.register(channel, selectors.EVENT_READ, channel)
@@ -142,13 +150,14 @@ class Coordinator:
         if channel.pending == (fd in self._writing):
             return
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.pending else 0)
-        self._selector.modify(channel, events, channel)
+        self._selector.modify(channel, events, self._selector.get_key(channel).data)
         (self._writing.add if channel.pending else self._writing.discard)(fd)
 
-    def _take(self, task: Task, result: Result) -> None:
-        if isinstance(result, Failure):
-            self._fail(result)
-        self._engine.on_result(task, result)
+    def _take(self, done: list[tuple[Task, Result]]) -> None:
+        for task, result in done:
+            if isinstance(result, Failure):
+                self._fail(result)
+            self._engine.on_result(task, result)
 
     def _fail(self, failure: Failure) -> NoReturn:
         raise _Fatal(failure.kind, failure.text)
@@ -190,6 +199,14 @@ class _Fatal(ZephonError):
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
         self.kind = kind
+
+
+def _death_notices() -> int:
+    """A descriptor that becomes readable when a child ends."""
+    read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler nothing is written
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    return read
 
 
 def _pidfd(pid: int) -> int:

@@ -15,10 +15,12 @@ import sys
 
 from zephon_vl.channel import Channel
 
-# Ctrl-C reaches the whole process group, from the first moment on; the training process decides what it means.
+# Ctrl-C reaches the whole process group, from the first moment on; the training process decides what it means. A
+# training process that ignores its children passes that on, and nobody could see how a worker ended.
 _BOOT = """
 import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 from importlib import import_module

@@ -96,7 +96,7 @@ class Loader:
         self._states: dict[int, bytes] = {}
         self._step, self._microbatch = start_step, 0
         self._done: frozenset[int] = frozenset()
-        self._taken = self._dead_coordinators = 0
+        self._taken = self._dead_coordinators = self._restarts = 0
         self._ended = self._closed = False
         self._owner = os.getpid()
         self._held: set[int] = set()
@@ -249,7 +249,7 @@ class Loader:
             self._done = frozenset()
         layout = self._layouts[header.phase]
         self.stats.count(header, layout.spec.seq_len, waited)
-        self.stats.worker_restarts = backend.worker_restarts
+        self.stats.worker_restarts = self._restarts + backend.worker_restarts
         self._log_bad(header.bad)
         slab = header.slab
         self._held.add(slab)
@@ -284,11 +284,15 @@ class Loader:
         if self._dead_coordinators > _DEAD_COORDINATORS:
             self.close()
             raise WorkerError(
-                f"the coordinator process died {self._dead_coordinators} times in a row without delivering anything. "
+                f"the coordinator process, or the one that it forks workers from, died {self._dead_coordinators} times "
+                "in a row without delivering anything. "
                 "Run with workers = 0 to see the reason in this process"
             )
         _log.warning(
-            "the coordinator process died; going on after step %d, microbatch %d", self._step, self._microbatch
+            "the coordinator process, or the one that it forks workers from, died; "
+            "going on after step %d, microbatch %d",
+            self._step,
+            self._microbatch,
         )
         self._stop_backend()
 
@@ -303,6 +307,7 @@ class Loader:
 
     def _stop_backend(self) -> None:
         if self._backend is not None:
+            self._restarts += self._backend.worker_restarts
             self._finalizer.detach()
             self._backend.close()
             self._backend = None

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from zephon_vl.channel import Channel, ChannelClosed
 from zephon_vl.errors import WorkerError
+from zephon_vl.parents import end_of, ended_child
 from zephon_vl.slabs import Slab
 from zephon_vl.tasks import (
     MeasureTask,
@@ -48,16 +49,21 @@ class _Worker:
     slabs: set[int] = field(default_factory=set)
     pid: int = 0
     """Once it has started, and so may work on its first task."""
+    dead: bool = False
+    """Whether it is known to have ended, with this `status`."""
+    status: int | None = None
 
     def kill(self) -> None:
         """Close its channel and kill it. One that has not started ends when it finds its channel closed."""
         self.channel.close()
-        if self.pid:
+        if self.pid and not self.dead:
             os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> int | None:
         """How it ended: an exit status, or minus a signal; None if it had not started."""
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]) if self.pid else None
+        if self.pid and not self.dead:
+            self.dead, self.status = True, end_of(self.pid)
+        return self.status
 
 
 class Pool:
@@ -127,6 +133,23 @@ class Pool:
             task = worker.tasks.popleft()
             self._crashes.pop(task.id, None)
             done.append((task, result))
+        return done
+
+    def reap(self) -> list[tuple[Task, Result]]:
+        """Wait for the children that have ended. Dead workers are replaced, though a process that one started may
+        still hold its channel open; their orphans, which came to this process, are let go."""
+        done: list[tuple[Task, Result]] = []
+        while (pid := ended_child()) is not None and pid != self._template.pid:
+            fd = next((fd for fd, worker in self._workers.items() if worker.pid == pid), None)
+            if fd is not None:
+                self._workers[fd].wait()
+                done += self.readable(fd)
+                if fd in self._workers:
+                    done += self._replace(fd)
+            elif all(worker.pid for worker in self._workers.values()):
+                end_of(pid)
+            else:
+                break  # it may be a worker that has not said yet who it is
         return done
 
     @property

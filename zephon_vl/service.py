@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 
 from zephon_vl.channel import Channel, ChannelClosed
-from zephon_vl.messages import start_decoder
+from zephon_vl.messages import Stopped, start_decoder
+from zephon_vl.tasks import encode
 from zephon_vl.template import Template
 
 
@@ -14,10 +15,17 @@ def main(fd: int, parent: int, notes: int) -> None:
     channel = Channel(socket.socket(fileno=fd), descriptors=False)
     try:
         start = start_decoder.decode(channel.receive())
-        template = Template(start.setup, (fd, notes))
-        from zephon_vl.coordinator import Coordinator, TrainerGone  # the template needs nothing of it
+        try:
+            template = Template(start.setup, (fd, notes))
+        except OSError as error:
+            text = f"the process that forks the workers cannot be made: {type(error).__name__}: {error}"
+            channel.send(encode(Stopped("WorkerError", text)))
+            channel.flush(block=True)
+            return
     except ChannelClosed:
         return
+    from zephon_vl.coordinator import Coordinator, TrainerGone  # the template needs nothing of it
+
     try:
         Coordinator(channel, parent, notes, start, template).serve()
     except TrainerGone:

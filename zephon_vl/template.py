@@ -16,6 +16,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Sequence
@@ -24,9 +25,9 @@ from typing import NoReturn
 from zephon_vl.allocator import in_own_arena
 from zephon_vl.channel import Channel, ChannelClosed
 from zephon_vl.contracts import Preloads
-from zephon_vl.errors import ZephonError
+from zephon_vl.errors import RecipeError, ZephonError
 from zephon_vl.image_code import prepare_worker
-from zephon_vl.parents import adopt_orphans, die_with_parent
+from zephon_vl.parents import adopt_orphans, die_with_parent, end_of
 from zephon_vl.runner import TaskRunner, load_pipeline
 from zephon_vl.tasks import Failure, Setup, encode, failure_decoder
 from zephon_vl.worker import serve
@@ -52,16 +53,26 @@ class Template:
             _run(Channel(theirs), setup, coordinator, (ours.detach(), *foreign))
         theirs.close()
         self.channel = Channel(ours, descriptors=False)
-        """Readable when it has failed, with a `Failure`, or died."""
+        """Readable when it has failed, with a `Failure`, or died; writable for `flush` when it is `pending`."""
+        self._unsent: list[socket.socket] = []
 
     def fork_worker(self) -> Channel:
         """Our side of the channel to a new worker, which first sends `Ready`."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        # The end of the template is noticed when its channel is read.
-        with theirs, contextlib.suppress(ChannelClosed):
+        self._unsent.append(theirs)
+        with contextlib.suppress(ChannelClosed):  # noticed when it is read
             self.channel.send(b"", (theirs.fileno(),))
-            self.channel.flush(block=True)
+        self.flush()
         return Channel(ours, descriptors=False)
+
+    def flush(self) -> None:
+        """Send what the channel did not take at once: the template reads nothing until it is ready."""
+        with contextlib.suppress(ChannelClosed):  # noticed when it is read, and what it said before comes first
+            self.channel.flush()
+        if not self.channel.pending:
+            for sent in self._unsent:
+                sent.close()
+            self._unsent.clear()
 
     def failure(self) -> Failure:
         """Why it failed, once its channel is readable. Raises `ChannelClosed` if it was killed."""
@@ -71,7 +82,7 @@ class Template:
         """End it. Workers that it was still asked for end when the coordinator does."""
         self.channel.close()
         os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        end_of(self.pid)
 
 
 def _run(channel: Channel, setup: Setup, coordinator: int, foreign: Sequence[int]) -> NoReturn:
@@ -85,7 +96,9 @@ def _run(channel: Channel, setup: Setup, coordinator: int, foreign: Sequence[int
             worker = _fork_workers(channel, coordinator)
         except ZephonError as error:
             _fail(channel, type(error).__name__, str(error))
-        except Exception:  # a bug, or no process to be had: the run stops with this traceback
+        except ChannelClosed:
+            os._exit(0)
+        except BaseException:  # a bug, sys.exit, or no process to be had: the run stops with this traceback
             _fail(channel, "WorkerError", f"the process that forks the workers failed:\n{traceback.format_exc()}")
         else:
             serve(worker, TaskRunner(setup))
@@ -102,6 +115,15 @@ def _prepare(setup: Setup) -> None:
     pipeline = load_pipeline(setup.pipeline)
     if isinstance(pipeline, Preloads):
         in_own_arena(lambda: pipeline.preload(setup.recipe, setup.vocabulary))
+    # What waits in them would be written again by each worker.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if threading.active_count() > 1:
+        names = ", ".join(thread.name for thread in threading.enumerate() if thread is not threading.main_thread())
+        raise RecipeError(
+            f"pipeline {setup.pipeline!r} started threads when it was imported or preloaded ({names}): they would be "
+            "missing in the workers, which are forked. Start them in the constructor of an operator"
+        )
     gc.freeze()  # a collection in a worker would copy the pages of all that is shared
 
 
@@ -122,8 +144,8 @@ def _fork_adopted(parent: int) -> bool:
     """Fork a child of `parent`, which adopts orphans. Returns whether this is the child. Raises `OSError`."""
     between = os.fork()
     if between:
-        status = os.waitstatus_to_exitcode(os.waitpid(between, 0)[1])
-        if status > 0:
+        status = end_of(between)
+        if status:
             raise OSError(status, f"a worker could not be forked: {os.strerror(status)}")
         return False
     between = os.getpid()

@@ -24,7 +24,7 @@ def serve(channel: Channel, runner: TaskRunner) -> None:
             result = runner.run(message)
         except ZephonError as error:
             result = Failure(message.id, type(error).__name__, str(error))
-        except Exception:  # a bug: not hidden, the run stops with this traceback
+        except (Exception, SystemExit):  # a bug: not hidden, the run stops with this traceback
             result = Failure(message.id, "WorkerError", f"a worker failed on a task:\n{traceback.format_exc()}")
         channel.send(encode(result))
         channel.flush(block=True)
