@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,12 +20,12 @@ from zephon_vl import Loader, ZephonError
 from zephon_vl.errors import RecipeError, StateError
 
 _TRAINER = """
-import sys
+import psutil, sys
 from zephon_vl import Loader
 loader = Loader(sys.argv[1], workers=2, microbatch_size=2)
 for count, batch in enumerate(loader):
     if count == 2:
-        print(loader.coordinator_pid, *loader.worker_pids, flush=True)
+        print(*(process.pid for process in psutil.Process().children(recursive=True)), flush=True)
     if count >= 2 and sys.argv[2] == "exit":
         break
     if count == 2 and sys.argv[2] == "raise":
@@ -53,25 +52,26 @@ def alive(pids: list[int]) -> list[int]:
     return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
 
 
-def leftovers() -> set[str]:
-    return set(os.listdir("/dev/shm")) | set(os.listdir(tempfile.gettempdir()))
-
-
 @pytest.mark.parametrize("end", ["kill", "terminate", "raise", "exit"])
-def test_nothing_outlives_the_training_process(recipe: Path, end: str) -> None:
-    before = leftovers()
+def test_nothing_outlives_the_training_process(recipe: Path, tmp_path: Path, end: str) -> None:
+    before = set(os.listdir("/dev/shm"))
     trainer = subprocess.Popen(
-        [sys.executable, "-c", _TRAINER, str(recipe), end], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-c", _TRAINER, str(recipe), end],
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
     assert trainer.stdout is not None
     pids = [int(pid) for pid in trainer.stdout.readline().split()]
-    assert len(pids) == 3
+    assert len(pids) == 1 + 1 + 2  # the coordinator, the template and its workers
     if end in ("kill", "terminate"):
-        assert len(alive(pids)) == 3
+        assert len(alive(pids)) == 4
         trainer.send_signal(signal.SIGKILL if end == "kill" else signal.SIGTERM)
     trainer.wait(30)
     assert eventually(lambda: not alive(pids), 2), f"{alive(pids)} still live"
-    assert not [name for name in leftovers() - before if "zephon" in name or "zvl" in name]
+    assert not os.listdir(tmp_path)
+    assert not [name for name in set(os.listdir("/dev/shm")) - before if "zephon" in name or "zvl" in name]
 
 
 def test_the_loader_needs_no_main_guard_and_works_in_a_thread(recipe: Path) -> None:
